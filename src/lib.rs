@@ -1,0 +1,7 @@
+//! Host side of a virtio-net device over vhost-user that coalesces inbound traffic with GRO.
+#![cfg_attr(not(feature = "daemon"), no_std)]
+
+extern crate alloc;
+
+pub mod time;
+pub mod wire;

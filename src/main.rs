@@ -1,0 +1,2 @@
+//! The daemon's entry.
+fn main() {}
