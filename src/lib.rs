@@ -3,5 +3,13 @@
 
 extern crate alloc;
 
+pub mod gro;
 pub mod time;
 pub mod wire;
+
+#[cfg(feature = "daemon")]
+pub mod sys;
+#[cfg(feature = "daemon")]
+pub mod uplink;
+#[cfg(feature = "daemon")]
+pub mod worker;

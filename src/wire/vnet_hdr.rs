@@ -108,7 +108,10 @@ mod tests {
             num_buffers: 1,
         };
         // Worked value of rules section 7.3.
-        assert_eq!(hdr.encode(), [1, 1, 0x42, 0, 0xa8, 5, 0x22, 0, 0x10, 0, 1, 0]);
+        assert_eq!(
+            hdr.encode(),
+            [1, 1, 0x42, 0, 0xa8, 5, 0x22, 0, 0x10, 0, 1, 0]
+        );
         assert_eq!(VnetHdr::decode(&hdr.encode()), hdr);
     }
 

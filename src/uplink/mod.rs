@@ -1,0 +1,157 @@
+//! The host's side of the device: where frames come from and go to.
+//!
+//! An [`Uplink`] is a host device with one or more queues; each queue is served by one data
+//! thread, which owns it. Nothing here knows virtqueues or GRO.
+
+mod pool;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+pub use pool::{BUF_LEN, Frame, FramePool};
+
+use crate::sys::GuestSlice;
+use crate::wire::{RxMeta, VnetHdr};
+
+/// Which offloads a guest accepts on frames towards it (rule TX-6); none by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "one flag for each offload of a tap"
+)]
+pub struct Offloads {
+    /// Partial checksums.
+    pub csum: bool,
+    /// TCP over IPv4 segmentation.
+    pub tso4: bool,
+    /// TCP over IPv6 segmentation.
+    pub tso6: bool,
+    /// Segmentation of frames with CWR.
+    pub ecn: bool,
+    /// UDP segmentation; both families or none.
+    pub uso: bool,
+}
+
+/// What an uplink can do for frames from the guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UplinkCaps {
+    /// Queues that can be served at once.
+    pub queues: usize,
+    /// Offloads the host takes over on transmit; the rest is done in software or not offered.
+    pub tx: Offloads,
+}
+
+/// One received frame.
+#[derive(Debug)]
+pub struct RxFrame {
+    /// The Ethernet frame.
+    pub frame: Frame,
+    /// What the host says about it.
+    pub meta: RxMeta,
+}
+
+/// Why a batch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecvEnd {
+    /// As many frames as were asked for; there may be more.
+    Budget,
+    /// Nothing is left at the moment.
+    Empty,
+    /// The pool has no buffer left.
+    PoolEmpty,
+}
+
+/// One frame from the guest, on its way out.
+#[derive(Clone, Copy, Debug)]
+pub struct TxFrame<'a> {
+    /// Checked header.
+    pub vnet: VnetHdr,
+    /// Our copy of the first bytes of the frame, at least all headers or the whole frame.
+    pub head: &'a [u8],
+    /// The bytes behind `head`, still in guest memory.
+    pub rest: &'a [GuestSlice<'a>],
+}
+
+/// Why a frame could not be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// The uplink is full for the moment: keep the frame, wait until it is writable.
+    #[error("the uplink is full")]
+    Full,
+    /// This frame is refused; the next one may pass. Drop and count.
+    #[error("the host refuses the frame: {0}")]
+    Refused(#[source] io::Error),
+    /// The interface is down; frames are dropped and counted until it is back.
+    #[error("the interface is down")]
+    Down,
+    /// The uplink is gone for good.
+    #[error("the uplink is gone: {0}")]
+    Gone(#[source] io::Error),
+}
+
+/// Why receiving failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RecvError {
+    /// The interface is down; it may come back.
+    #[error("the interface is down")]
+    Down,
+    /// One call failed; try again at the next readiness. Counted.
+    #[error("receiving failed: {0}")]
+    Failed(#[source] io::Error),
+    /// The uplink is gone for good.
+    #[error("the uplink is gone: {0}")]
+    Gone(#[source] io::Error),
+}
+
+/// Counters of one uplink queue. Frames that the data path counts itself are not here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UplinkStats {
+    /// Received frames cut by the host or shorter than their header.
+    pub rx_truncated: u64,
+    /// Receive calls that failed.
+    pub rx_errors: u64,
+}
+
+/// One queue of a host device, owned by one data thread.
+pub trait UplinkQueue: Send {
+    /// Descriptor that is readable when frames wait and writable when frames are taken.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Appends up to `budget` frames to `out`, each in a buffer of `pool`.
+    ///
+    /// # Errors
+    /// Frames appended before the error stay in `out` and are valid.
+    fn recv_batch(
+        &mut self,
+        pool: &FramePool,
+        budget: usize,
+        out: &mut Vec<RxFrame>,
+    ) -> Result<RecvEnd, RecvError>;
+
+    /// Sends one frame.
+    ///
+    /// # Errors
+    /// The variant says whether the frame is to be kept ([`SendError::Full`]) or dropped.
+    fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), SendError>;
+
+    /// Tells the host which offloads the guest accepts on receive.
+    ///
+    /// # Errors
+    /// The host refuses the combination or the device is gone.
+    fn set_offloads(&mut self, offloads: Offloads) -> io::Result<()>;
+
+    /// Counters since the queue was opened.
+    fn stats(&self) -> UplinkStats;
+}
+
+/// A host device.
+pub trait Uplink: Send {
+    /// What it is called in logs: kind and name.
+    fn name(&self) -> String;
+
+    /// What it can do.
+    fn caps(&self) -> UplinkCaps;
+
+    /// Hands out its queues, once.
+    fn take_queues(&mut self) -> Vec<Box<dyn UplinkQueue>>;
+}
