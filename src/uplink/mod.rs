@@ -2,8 +2,20 @@
 //!
 //! An [`Uplink`] is a host device with one or more queues; each queue is served by one data
 //! thread, which owns it. Nothing here knows virtqueues or GRO.
+//!
+//! Waiting: the descriptor of a queue is meant for level-triggered `epoll`. It is readable while
+//! frames wait and writable while frames are taken. When the device goes away at run time the
+//! descriptor reports `EPOLLERR` or `EPOLLHUP`, whatever was asked for, and from then on every
+//! call gives `Gone`; the owner must take the descriptor out of its set, or it is woken for ever.
+//!
+//! Nothing here blocks, and no call makes more system calls than its budget.
 
+pub mod fault;
+pub mod null;
+pub mod pair;
 mod pool;
+pub mod tap;
+mod vnet_fd;
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -53,7 +65,8 @@ pub struct RxFrame {
 /// Why a batch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecvEnd {
-    /// As many frames as were asked for; there may be more.
+    /// As many frames as were asked for, those counted here included that were damaged and
+    /// dropped; there may be more.
     Budget,
     /// Nothing is left at the moment.
     Empty,
@@ -76,6 +89,9 @@ pub struct TxFrame<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// The uplink is full for the moment: keep the frame, wait until it is writable.
+    ///
+    /// A host that is short of memory says so too, although its descriptor stays writable; so
+    /// a caller that got nothing through after such a wait lets a short time pass.
     #[error("the uplink is full")]
     Full,
     /// This frame is refused; the next one may pass. Drop and count.

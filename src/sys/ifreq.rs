@@ -1,0 +1,224 @@
+//! The ioctls of tun/tap devices, one function each, on `struct ifreq` and plain integers.
+//!
+//! Source: `include/uapi/linux/if_tun.h`; behaviour in `drivers/net/tun.c`, `__tun_chr_ioctl`.
+#![allow(unsafe_code, reason = "ioctl takes untyped pointers")]
+
+use std::ffi::{c_int, c_short, c_ulong};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use libc::Ioctl;
+
+/// `IFF_TAP`: Ethernet frames, not IP packets.
+pub const IFF_TAP: u16 = 0x0002;
+/// `IFF_MULTI_QUEUE`: the device may have several queues.
+pub const IFF_MULTI_QUEUE: u16 = 0x0100;
+/// `IFF_PERSIST`: the device outlives its descriptors; only ever reported.
+pub const IFF_PERSIST: u16 = 0x0800;
+/// `IFF_NO_PI`: no four bytes of protocol information before the frame.
+pub const IFF_NO_PI: u16 = 0x1000;
+/// `IFF_VNET_HDR`: a virtio-net header before every frame.
+pub const IFF_VNET_HDR: u16 = 0x4000;
+
+/// `TUN_F_CSUM`: partial checksums are taken.
+pub const TUN_F_CSUM: u32 = 0x01;
+/// `TUN_F_TSO4`.
+pub const TUN_F_TSO4: u32 = 0x02;
+/// `TUN_F_TSO6`.
+pub const TUN_F_TSO6: u32 = 0x04;
+/// `TUN_F_TSO_ECN`: TSO frames may carry CWR.
+pub const TUN_F_TSO_ECN: u32 = 0x08;
+/// `TUN_F_USO4`.
+pub const TUN_F_USO4: u32 = 0x20;
+/// `TUN_F_USO6`.
+pub const TUN_F_USO6: u32 = 0x40;
+
+/// Longest interface name in bytes. Source: `IFNAMSIZ`, less the terminating zero.
+pub const IF_NAME_MAX: usize = libc::IFNAMSIZ - 1;
+
+/// An interface's name and its `IFF_*` flags as the tun driver reports them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunIface {
+    /// Name of the interface.
+    pub name: String,
+    /// `IFF_*` flags of the device.
+    pub flags: u16,
+}
+
+/// Attaches `fd` to the device `name`, which is created if it does not exist (`TUNSETIFF`).
+/// Returns the name that the kernel gave it.
+///
+/// # Errors
+/// `InvalidInput` for a name that is too long, else the kernel's error.
+pub fn tun_set_iff(fd: BorrowedFd<'_>, name: &str, flags: u16) -> io::Result<String> {
+    let mut ifr = ifreq(name, flags)?;
+    // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, which `ifr` is.
+    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut ifr) };
+    check(rc)?;
+    Ok(iface_name(&ifr))
+}
+
+/// Asks which device `fd` is attached to (`TUNGETIFF`).
+///
+/// # Errors
+/// `ENOTTY` for something that is no tun descriptor, `EBADFD` for one that is not attached.
+pub fn tun_get_iff(fd: BorrowedFd<'_>) -> io::Result<TunIface> {
+    let mut ifr = ifreq("", 0)?;
+    // SAFETY: TUNGETIFF writes one `struct ifreq`, which `ifr` is.
+    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNGETIFF, &raw mut ifr) };
+    check(rc)?;
+    // SAFETY: the union was initialised by `ifreq`, and the driver answers in this member.
+    let flags = unsafe { ifr.ifr_ifru.ifru_flags };
+    Ok(TunIface {
+        name: iface_name(&ifr),
+        flags: flags.cast_unsigned(),
+    })
+}
+
+/// Sets the size of the virtio-net header in bytes (`TUNSETVNETHDRSZ`).
+///
+/// # Errors
+/// `EINVAL` for a size below 10 bytes.
+pub fn tun_set_vnet_hdr_len(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
+    let len = c_int::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+    write_int(fd, libc::TUNSETVNETHDRSZ, len)
+}
+
+/// Reads the size of the virtio-net header in bytes (`TUNGETVNETHDRSZ`).
+///
+/// # Errors
+/// The kernel's error.
+pub fn tun_vnet_hdr_len(fd: BorrowedFd<'_>) -> io::Result<usize> {
+    let len = read_int(fd, libc::TUNGETVNETHDRSZ)?;
+    usize::try_from(len).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// Makes the virtio-net header little endian whatever the host is (`TUNSETVNETLE`).
+///
+/// # Errors
+/// The kernel's error.
+pub fn tun_set_vnet_le(fd: BorrowedFd<'_>) -> io::Result<()> {
+    write_int(fd, libc::TUNSETVNETLE, 1)
+}
+
+/// Whether the virtio-net header is little endian (`TUNGETVNETLE`).
+///
+/// # Errors
+/// The kernel's error.
+pub fn tun_is_vnet_le(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(read_int(fd, libc::TUNGETVNETLE)? != 0)
+}
+
+/// Sets which `TUN_F_*` offloads the reader of the device accepts (`TUNSETOFFLOAD`). The mask
+/// belongs to the device, not to the descriptor, and outlives both if the device is persistent.
+///
+/// # Errors
+/// `EINVAL` for an unknown bit or a combination the kernel does not support.
+pub fn tun_set_offload(fd: BorrowedFd<'_>, mask: u32) -> io::Result<()> {
+    // SAFETY: TUNSETOFFLOAD takes its argument by value.
+    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, c_ulong::from(mask)) };
+    check(rc)
+}
+
+/// Makes the device outlive its descriptors, or not (`TUNSETPERSIST`).
+///
+/// # Errors
+/// The kernel's error.
+pub fn tun_set_persist(fd: BorrowedFd<'_>, is_persistent: bool) -> io::Result<()> {
+    let arg = c_ulong::from(is_persistent);
+    // SAFETY: TUNSETPERSIST takes its argument by value.
+    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETPERSIST, arg) };
+    check(rc)
+}
+
+fn ifreq(name: &str, flags: u16) -> io::Result<libc::ifreq> {
+    if name.len() > IF_NAME_MAX {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut ifr_name = [0; libc::IFNAMSIZ];
+    for (to, from) in ifr_name.iter_mut().zip(name.bytes()) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    let mut ifr_ifru = libc::__c_anonymous_ifr_ifru {
+        // The longest member first, so that no byte of the union stays unset.
+        ifru_map: libc::__c_anonymous_ifru_map {
+            mem_start: 0,
+            mem_end: 0,
+            base_addr: 0,
+            irq: 0,
+            dma: 0,
+            port: 0,
+        },
+    };
+    ifr_ifru.ifru_flags = c_short::from_ne_bytes(flags.to_ne_bytes());
+    Ok(libc::ifreq { ifr_name, ifr_ifru })
+}
+
+fn iface_name(ifr: &libc::ifreq) -> String {
+    let bytes: Vec<u8> = ifr
+        .ifr_name
+        .iter()
+        .take_while(|&&c| c != 0)
+        .flat_map(|c| c.to_ne_bytes())
+        .collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn write_int(fd: BorrowedFd<'_>, request: Ioctl, value: c_int) -> io::Result<()> {
+    // SAFETY: the requests given here read one C int, which `value` is.
+    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw const value) };
+    check(rc)
+}
+
+fn read_int(fd: BorrowedFd<'_>, request: Ioctl) -> io::Result<c_int> {
+    let mut value: c_int = 0;
+    // SAFETY: the requests given here write one C int, which `value` is.
+    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut value) };
+    check(rc)?;
+    Ok(value)
+}
+
+fn check(rc: c_int) -> io::Result<()> {
+    if rc < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn constants_agree_with_the_kernel_headers() {
+        assert_eq!(i32::from(IFF_TAP), libc::IFF_TAP);
+        assert_eq!(i32::from(IFF_MULTI_QUEUE), libc::IFF_MULTI_QUEUE);
+        assert_eq!(i32::from(IFF_PERSIST), libc::IFF_PERSIST);
+        assert_eq!(i32::from(IFF_NO_PI), libc::IFF_NO_PI);
+        assert_eq!(i32::from(IFF_VNET_HDR), libc::IFF_VNET_HDR);
+        assert_eq!(TUN_F_CSUM, libc::TUN_F_CSUM);
+        assert_eq!(TUN_F_TSO4, libc::TUN_F_TSO4);
+        assert_eq!(TUN_F_TSO6, libc::TUN_F_TSO6);
+        assert_eq!(TUN_F_TSO_ECN, libc::TUN_F_TSO_ECN);
+        assert_eq!(TUN_F_USO4, libc::TUN_F_USO4);
+        assert_eq!(TUN_F_USO6, libc::TUN_F_USO6);
+    }
+
+    #[test]
+    fn a_name_survives_the_way_through_ifreq() {
+        let ifr = ifreq("tap-nine.15char", 0).unwrap();
+        assert_eq!(iface_name(&ifr), "tap-nine.15char");
+        let err = ifreq("sixteen-letters!", 0).err().unwrap();
+        assert_eq!(err.kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn something_that_is_no_tun_descriptor_is_an_error() {
+        let null = File::open("/dev/null").unwrap();
+        let err = tun_get_iff(null.as_fd()).unwrap_err();
+        assert_eq!(err.raw_os_error(), Some(libc::ENOTTY));
+    }
+}

@@ -1,0 +1,127 @@
+//! One queue of a tap: frames with a virtio-net header on a descriptor of `/dev/net/tun`.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use crate::sys::ifreq::{
+    TUN_F_CSUM, TUN_F_TSO_ECN, TUN_F_TSO4, TUN_F_TSO6, TUN_F_USO4, TUN_F_USO6, tun_set_offload,
+};
+use crate::uplink::vnet_fd::VnetFd;
+use crate::uplink::{
+    FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame, UplinkQueue, UplinkStats,
+};
+
+/// Both families: the kernel takes them together or not at all.
+pub(super) const TUN_F_USO: u32 = TUN_F_USO4 | TUN_F_USO6;
+
+/// A queue of a tap.
+///
+/// A deleted device wakes every waiter with `EPOLLERR`, also one that asked for no events, and
+/// reads and writes give `EBADFD`. While the interface is merely down, reads find nothing, writes
+/// give `EIO` and `EPOLLOUT` is not reported.
+///
+/// Source: `drivers/net/tun.c`, `tun_chr_poll`, `tun_detach_all`.
+#[derive(Debug)]
+pub struct TapQueue {
+    io: VnetFd,
+}
+
+impl TapQueue {
+    pub(super) fn new(fd: OwnedFd) -> Self {
+        Self {
+            io: VnetFd::new(fd),
+        }
+    }
+}
+
+impl UplinkQueue for TapQueue {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.io.fd()
+    }
+
+    fn recv_batch(
+        &mut self,
+        pool: &FramePool,
+        budget: usize,
+        out: &mut Vec<RxFrame>,
+    ) -> Result<RecvEnd, RecvError> {
+        self.io.recv_batch(pool, budget, out)
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), SendError> {
+        self.io.send(frame)
+    }
+
+    /// The mask belongs to the device, so the last call of any queue counts for all of them.
+    fn set_offloads(&mut self, offloads: Offloads) -> io::Result<()> {
+        let mask = offload_mask(offloads);
+        match tun_set_offload(self.io.fd(), mask) {
+            // A kernel before 6.2 knows no USO. It then cuts such packets before we see them.
+            Err(err) if mask & TUN_F_USO != 0 && is_invalid(&err) => {
+                tun_set_offload(self.io.fd(), mask & !TUN_F_USO)
+            }
+            result => result,
+        }
+    }
+
+    fn stats(&self) -> UplinkStats {
+        self.io.stats()
+    }
+}
+
+impl Drop for TapQueue {
+    /// Leaves nothing behind for the next owner of a persistent device.
+    fn drop(&mut self) {
+        if let Err(err) = tun_set_offload(self.io.fd(), 0) {
+            log::debug!("offloads of the tap stay as they are: {err}");
+        }
+    }
+}
+
+/// The `TUN_F_*` mask for what the guest accepts. Bits that mean nothing without another one are
+/// left out: the kernel refuses the whole mask otherwise. UFO is never asked for (rule TX-6).
+///
+/// Source: `drivers/net/tun.c`, `set_offload`.
+fn offload_mask(offloads: Offloads) -> u32 {
+    if !offloads.csum {
+        return 0;
+    }
+    let has_tso = offloads.tso4 || offloads.tso6;
+    let bit = |is_on: bool, bit: u32| if is_on { bit } else { 0 };
+    TUN_F_CSUM
+        | bit(offloads.tso4, TUN_F_TSO4)
+        | bit(offloads.tso6, TUN_F_TSO6)
+        | bit(offloads.ecn && has_tso, TUN_F_TSO_ECN)
+        | bit(offloads.uso, TUN_F_USO)
+}
+
+pub(super) fn is_invalid(err: &io::Error) -> bool {
+    Errno::from_io_error(err) == Some(Errno::INVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f36_the_mask_holds_what_was_acked_and_never_ufo() {
+        assert_eq!(offload_mask(Offloads::default()), 0);
+        let all = Offloads {
+            csum: true,
+            tso4: true,
+            tso6: true,
+            ecn: true,
+            uso: true,
+        };
+        assert_eq!(offload_mask(all), 0x6f);
+        assert_eq!(offload_mask(Offloads { csum: false, ..all }), 0);
+        let ecn_alone = Offloads {
+            csum: true,
+            ecn: true,
+            ..Offloads::default()
+        };
+        assert_eq!(offload_mask(ecn_alone), TUN_F_CSUM);
+    }
+}
