@@ -1,0 +1,109 @@
+//! The kernel's counters, read from text files of the guest and of the sender's namespace.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+
+use super::netns::Sender;
+use super::vm::Vm;
+
+/// Counters by name, such as `TcpExt.TCPOFOQueue`.
+pub(crate) type Snmp = BTreeMap<String, u64>;
+
+/// Reads the form of `/proc/net/snmp` and `/proc/net/netstat`: a line of names, a line of values.
+pub(crate) fn parse_snmp(text: &str) -> Snmp {
+    let mut counters = Snmp::new();
+    let lines: Vec<_> = text.lines().collect();
+    for pair in lines.chunks_exact(2) {
+        let (Some((group, names)), Some((_, values))) =
+            (pair[0].split_once(':'), pair[1].split_once(':'))
+        else {
+            continue;
+        };
+        for (name, value) in names.split_whitespace().zip(values.split_whitespace()) {
+            // Some are limits that may be -1.
+            if let Ok(value) = value.parse() {
+                counters.insert(format!("{group}.{name}"), value);
+            }
+        }
+    }
+    counters
+}
+
+/// What the guest has counted so far.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GuestCounters {
+    /// Ticks of 10 ms in which its processors were busy.
+    pub(crate) busy_ticks: u64,
+    /// Interrupts of the network device's receive queues.
+    pub(crate) rx_interrupts: u64,
+    pub(crate) rx_packets: u64,
+    pub(crate) rx_bytes: u64,
+    pub(crate) rx_dropped: u64,
+    pub(crate) snmp: Snmp,
+}
+
+/// The ticks of `/proc/stat`, by all kernels we boot.
+pub(crate) const TICKS_PER_SECOND: f64 = 100.0;
+
+impl GuestCounters {
+    pub(crate) fn read(vm: &Vm) -> Result<Self> {
+        let text = vm.run(
+            "head -n 1 /proc/stat; echo @; cat /proc/net/snmp /proc/net/netstat; echo @; cat /proc/interrupts; \
+             echo @; cd /sys/class/net/eth0/statistics; cat rx_packets rx_bytes rx_dropped",
+        )?;
+        let mut parts = text.split("@\n");
+        let mut part = || {
+            parts
+                .next()
+                .context("a part of the guest's counters is missing")
+        };
+        let stat: Vec<u64> = part()?
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let snmp = parse_snmp(part()?);
+        let rx_interrupts = part()?
+            .lines()
+            .filter(|line| line.contains("-input."))
+            .map(interrupts)
+            .sum();
+        let device: Vec<u64> = part()?
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let [rx_packets, rx_bytes, rx_dropped] = device[..] else {
+            anyhow::bail!("the guest's device counters: {device:?}");
+        };
+        // user, nice, system, idle, iowait, irq, softirq, steal, ...
+        let busy_ticks = stat.iter().take(8).sum::<u64>() - stat[3..5].iter().sum::<u64>();
+        Ok(GuestCounters {
+            busy_ticks,
+            rx_interrupts,
+            rx_packets,
+            rx_bytes,
+            rx_dropped,
+            snmp,
+        })
+    }
+
+    /// One of the protocol counters; 0 for one that this kernel lacks.
+    pub(crate) fn snmp(&self, name: &str) -> u64 {
+        self.snmp.get(name).copied().unwrap_or(0)
+    }
+}
+
+/// The sum over all processors of a line of `/proc/interrupts`.
+fn interrupts(line: &str) -> u64 {
+    line.split_whitespace()
+        .skip(1)
+        .map_while(|word| word.parse::<u64>().ok())
+        .sum()
+}
+
+/// What the sender's kernel has counted so far.
+pub(crate) fn sender_snmp(sender: &Sender) -> Result<Snmp> {
+    // `/proc/net` is that of the process, not of the thread that went into the namespace.
+    let text = sender.inside(|| std::fs::read_to_string("/proc/thread-self/net/snmp"))?;
+    Ok(parse_snmp(&text))
+}

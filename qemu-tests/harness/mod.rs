@@ -1,0 +1,37 @@
+//! What the guest tests and the demo are made of.
+//!
+//! Everything runs in a [`sandbox`]: network, mount and process namespaces of its own, which the
+//! kernel takes down with all that is in them when the program ends, however it ends. In there a
+//! [`Lab`] is one small network:
+//!
+//! ```text
+//!   sender's namespace          the sandbox's own namespace
+//!   +-------------+      +-------------------------------------------+
+//!   | eth0        |------| up0 -- br0 -- tap0x0 -- daemon -- QEMU     |
+//!   | 10.77.0.1   | veth |            \- tap0x1 -- (QEMU itself)      |
+//!   +-------------+      +-------------------------------------------+
+//! ```
+//!
+//! A [`Vm`] is a QEMU with a guest that carries out commands sent over a virtio console.
+#![allow(
+    dead_code,
+    reason = "the tests and the demo each use a part of the harness"
+)]
+
+pub(crate) mod capture;
+pub(crate) mod console;
+pub(crate) mod counters;
+pub(crate) mod daemon;
+pub(crate) mod kit;
+pub(crate) mod netns;
+pub(crate) mod netperf;
+pub(crate) mod process;
+pub(crate) mod qmp;
+pub(crate) mod sandbox;
+pub(crate) mod vm;
+pub(crate) mod wait;
+
+pub(crate) use daemon::{Daemon, DaemonConfig};
+pub(crate) use kit::{Kit, Qemu};
+pub(crate) use netns::{Lab, Sender, Wire};
+pub(crate) use vm::{Netdev, Vm, VmConfig};

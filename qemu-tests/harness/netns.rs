@@ -1,0 +1,186 @@
+//! The network of a run: a sender in a namespace of its own, and a bridge with taps.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result};
+use rustix::thread::LinkNameSpaceType;
+
+use super::kit::Kit;
+use super::process::output_of;
+
+/// What the sender puts on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wire {
+    /// Frames of at most the MTU with complete checksums, as from another machine.
+    Frames,
+    /// Packets of up to 64 KiB that the sender's kernel did not segment.
+    Bulk,
+}
+
+/// One bridge with a sender on it. Each has names of its own, so several can be there at once.
+#[derive(Debug)]
+pub(crate) struct Lab<'a> {
+    kit: &'a Kit,
+    id: u32,
+    mtu: u32,
+    next_port: AtomicU32,
+    pub(crate) sender: Sender,
+}
+
+/// A network namespace with one interface, `eth0`, that leads to the bridge.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    namespace: File,
+    pub(crate) ip4: String,
+    pub(crate) ip6: String,
+}
+
+static NEXT_LAB: AtomicU32 = AtomicU32::new(0);
+
+impl<'a> Lab<'a> {
+    pub(crate) fn new(kit: &'a Kit, wire: Wire, mtu: u32) -> Result<Self> {
+        let id = NEXT_LAB.fetch_add(1, Ordering::Relaxed);
+        let bridge = format!("br{id}");
+        ip(
+            kit,
+            &format!("link add {bridge} type bridge mcast_snooping 0"),
+        )?;
+        disable_ipv6(&bridge)?;
+        ip(kit, &format!("link set {bridge} mtu {mtu} up"))?;
+        let sender = Sender::new(kit, &bridge, &format!("up{id}"), 1, wire, mtu)?;
+        Ok(Lab {
+            kit,
+            id,
+            mtu,
+            next_port: AtomicU32::new(0),
+            sender,
+        })
+    }
+
+    /// One more sender on the same bridge, with the host part `host` in its addresses.
+    pub(crate) fn add_sender(&self, host: u8, wire: Wire) -> Result<Sender> {
+        let uplink = format!("up{}x{host}", self.id);
+        Sender::new(
+            self.kit,
+            &format!("br{}", self.id),
+            &uplink,
+            host,
+            wire,
+            self.mtu,
+        )
+    }
+
+    /// Makes a tap on the bridge and gives its name. It stays when nobody has it open.
+    pub(crate) fn add_tap(&self, queues: u16) -> Result<String> {
+        let port = self.next_port.fetch_add(1, Ordering::Relaxed);
+        let tap = format!("tap{}x{port}", self.id);
+        let multi = if queues > 1 { "multi_queue" } else { "" };
+        ip(
+            self.kit,
+            &format!("tuntap add dev {tap} mode tap vnet_hdr {multi}"),
+        )?;
+        disable_ipv6(&tap)?;
+        ip(
+            self.kit,
+            &format!("link set {tap} mtu {} master br{} up", self.mtu, self.id),
+        )?;
+        Ok(tap)
+    }
+}
+
+impl Drop for Lab<'_> {
+    fn drop(&mut self) {
+        // What is left goes with the sandbox, so failing here does no harm.
+        let ports = self.next_port.load(Ordering::Relaxed);
+        for tap in (0..ports).map(|port| format!("tap{}x{port}", self.id)) {
+            let _ = ip(self.kit, &format!("link del {tap}"));
+        }
+        let _ = ip(self.kit, &format!("link del br{}", self.id));
+    }
+}
+
+impl Sender {
+    fn new(kit: &Kit, bridge: &str, uplink: &str, host: u8, wire: Wire, mtu: u32) -> Result<Self> {
+        // Some process has to be in a new namespace until somebody else holds it.
+        let mut holder = Command::new("unshare")
+            .args(["--net", "sh", "-c", "echo; read -r line"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("start unshare")?;
+        let mut ready = String::new();
+        BufReader::new(holder.stdout.take().context("no pipe")?).read_line(&mut ready)?;
+        let pid = holder.id();
+        let namespace = File::open(format!("/proc/{pid}/ns/net"))?;
+        let queues = "numtxqueues 1 numrxqueues 1";
+        ip(
+            kit,
+            &format!("link add {uplink} {queues} type veth peer name eth0 {queues} netns {pid}"),
+        )?;
+        drop(holder.stdin.take());
+        holder.wait()?;
+
+        let sender = Sender {
+            namespace,
+            ip4: format!("10.77.0.{host}"),
+            ip6: format!("fd77::{host}"),
+        };
+        disable_ipv6(uplink)?;
+        ip(
+            kit,
+            &format!("link set {uplink} mtu {mtu} master {bridge} up"),
+        )?;
+        sender.inside(|| -> Result<()> {
+            ip(kit, "link set lo up")?;
+            ip(kit, &format!("link set eth0 mtu {mtu} up"))?;
+            ip(kit, &format!("addr add {}/24 dev eth0", sender.ip4))?;
+            ip(kit, &format!("addr add {}/64 dev eth0 nodad", sender.ip6))
+        })?;
+        if wire == Wire::Frames {
+            sender.inside(|| offloads_off(kit, "eth0"))?;
+            offloads_off(kit, uplink)?;
+        }
+        Ok(sender)
+    }
+
+    /// Does `action` on a thread that is in the namespace; sockets and processes made by it are so,
+    /// too.
+    pub(crate) fn inside<T: Send>(&self, action: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let network = Some(LinkNameSpaceType::Network);
+                rustix::thread::move_into_link_name_space(self.namespace.as_fd(), network)
+                    .expect("the namespace was made by this process");
+                action()
+            });
+            match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+}
+
+/// Runs `ip` with words separated by spaces, in the namespace of the calling thread.
+pub(crate) fn ip(kit: &Kit, words: &str) -> Result<()> {
+    output_of(kit.tool("ip")?.args(words.split_whitespace())).map(drop)
+}
+
+/// The host's kernel must not take part in what goes over the bridge.
+fn disable_ipv6(interface: &str) -> Result<()> {
+    let setting = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
+    std::fs::write(&setting, "1").with_context(|| setting)
+}
+
+/// Makes an interface send what its kernel would otherwise have left to the next device.
+fn offloads_off(kit: &Kit, interface: &str) -> Result<()> {
+    let mut ethtool = kit.tool("ethtool")?;
+    ethtool.args([
+        "-K", interface, "tso", "off", "gso", "off", "gro", "off", "tx", "off", "sg", "off",
+    ]);
+    output_of(&mut ethtool).map(drop)
+}

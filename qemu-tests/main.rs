@@ -1,0 +1,3 @@
+//! placeholder
+mod harness;
+fn main() {}

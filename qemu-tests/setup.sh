@@ -1,0 +1,170 @@
+#!/bin/sh
+# Fetches what the guest tests and the demo need, and builds the guest's image.
+#
+#   setup.sh DIR
+#
+# Everything comes from the distribution's packages and is unpacked below DIR;
+# nothing is installed and no root is needed. Runs again only when this script
+# has changed.
+#
+#   DIR/apt            private package lists and downloaded packages
+#   DIR/tools          netperf, tcpdump and the like, for host and guest
+#   DIR/qemu/newest    QEMU of the backports, where there is one
+#   DIR/qemu/release   QEMU of the release itself
+#   DIR/image          vmlinuz, initrd and the list of versions
+set -eu
+
+dir=${1:?usage: setup.sh DIR}
+here=$(cd "$(dirname "$0")" && pwd)
+mkdir -p "$dir/apt/lists/partial" "$dir/apt/cache/archives/partial"
+dir=$(cd "$dir" && pwd)
+
+fail() { echo "setup: $*" >&2; exit 1; }
+say() { echo "setup: $*" >&2; }
+
+for tool in apt-get dpkg-deb xz ldd unshare flock; do
+    command -v "$tool" >/dev/null || fail "needs '$tool'; this set-up is made for Debian"
+done
+[ "$(dpkg --print-architecture)" = amd64 ] || fail "only amd64 guests are known here"
+
+exec 9>"$dir/lock"
+flock 9
+stamp=$(cat "$here/setup.sh" "$here/guest-init" | sha256sum)
+if [ "$(cat "$dir/stamp" 2>/dev/null)" = "$stamp" ]; then
+    exit 0
+fi
+
+# The host part of the address is whatever the system itself uses. Lists, cache and the (empty)
+# package status are ours, so the answer doesn't depend on what is installed.
+. /etc/os-release
+release=$VERSION_CODENAME
+backports=$release-backports
+archive=$(apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
+    awk -v r="$release" '($1 == r || $1 == "stable") && $2 == "main" { print $3; exit }')
+[ -n "$archive" ] || fail "no source of '$release main' in the system's apt sources"
+
+: >"$dir/apt/status"
+cat >"$dir/apt/apt.conf" <<CONF
+Dir::Etc::sourcelist "$dir/apt/sources.list";
+Dir::Etc::sourceparts "-";
+Dir::State "$dir/apt";
+Dir::State::lists "$dir/apt/lists";
+Dir::State::status "$dir/apt/status";
+Dir::Cache "$dir/apt/cache";
+Acquire::Languages "none";
+Acquire::Retries "3";
+Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
+APT::Install-Recommends "false";
+APT::Sandbox::User "root";
+Debug::NoLocking "true";
+CONF
+apt() { APT_CONFIG="$dir/apt/apt.conf" apt-get -q -y "$@" 9>&-; }
+
+sources() {
+    echo "deb $archive $release main non-free"
+    [ "$1" = release ] || echo "deb $archive $backports main"
+}
+say "package lists of $release and $backports"
+sources both >"$dir/apt/sources.list"
+if ! apt --error-on=any update >"$dir/apt/log" 2>&1; then
+    say "no $backports: only the release itself is used"
+    backports=$release
+    sources release >"$dir/apt/sources.list"
+    apt --error-on=any update >"$dir/apt/log" 2>&1 || { cat "$dir/apt/log" >&2; fail "no package lists"; }
+fi
+
+# unpack TREE SUITE PACKAGE...: the packages with all they depend on, below DIR/TREE. The C library
+# is left out: it must be the one of the system's loader.
+unpack() {
+    tree=$dir/$1 suite=$2
+    shift 2
+    say "$(basename "$tree"): $*"
+    apt -t "$suite" --download-only install "$@" >"$dir/apt/log" 2>&1 ||
+        { cat "$dir/apt/log" >&2; fail "cannot fetch $*"; }
+    rm -rf "$tree"
+    mkdir -p "$tree"
+    apt -t "$suite" -s install "$@" |
+        sed -n 's/^Inst \([^ ]*\) (\([^ ]*\) .*\[\([a-z0-9]*\)\]).*/\1 \2 \3/p' >"$tree/packages"
+    while read -r name version arch; do
+        [ "$name" != libc6 ] || continue
+        dpkg-deb -x "$dir/apt/cache/archives/${name}_$(echo "$version" | sed 's/:/%3a/')_$arch.deb" "$tree"
+    done <"$tree/packages"
+}
+
+# run TREE COMMAND...: a program out of a tree, with the tree's libraries.
+libraries() { echo "$1/usr/lib/x86_64-linux-gnu:$1/lib/x86_64-linux-gnu"; }
+run() {
+    tree=$dir/$1 program=$2
+    shift 2
+    LD_LIBRARY_PATH=$(libraries "$tree") "$tree/$program" "$@"
+}
+
+unpack tools "$release" busybox-static cpio ethtool iperf3 iproute2 netperf socat tcpdump tcpreplay
+unpack qemu/release "$release" qemu-system-x86
+if [ "$backports" != "$release" ]; then
+    unpack qemu/newest "$backports" qemu-system-x86
+else
+    rm -rf "$dir/qemu/newest"
+fi
+
+kernel=$(apt -t "$backports" -s install linux-image-cloud-amd64 |
+    sed -n 's/^Inst \(linux-image-[0-9][^ ]*\) (\([^ ]*\) .*/\1/p' | head -n 1)
+[ -n "$kernel" ] || fail "no cloud kernel among the packages"
+say "kernel: $kernel"
+rm -rf "$dir/kernel" "$dir/image"
+mkdir -p "$dir/kernel" "$dir/image"
+(cd "$dir/apt/cache/archives" && apt -t "$backports" download "$kernel" >"$dir/apt/log" 2>&1) ||
+    { cat "$dir/apt/log" >&2; fail "cannot fetch $kernel"; }
+dpkg-deb -x "$dir/apt/cache/archives/$kernel"_*.deb "$dir/kernel"
+cp "$dir"/kernel/boot/vmlinuz-* "$dir/image/vmlinuz"
+
+# The guest's files: programs with their libraries, a few modules, and an init.
+say "image"
+root=$dir/kernel/root
+mkdir -p "$root/bin" "$root/usr/bin" "$root/etc" "$root/modules" \
+    "$root/proc" "$root/sys" "$root/dev" "$root/tmp" "$root/var/run" "$root/var/tmp"
+cp "$dir/tools/bin/busybox" "$root/bin/"
+for applet in $("$root/bin/busybox" --list); do
+    [ -e "$root/bin/$applet" ] || ln -s busybox "$root/bin/$applet"
+done
+for program in usr/bin/netserver usr/bin/netperf usr/bin/iperf3 usr/bin/socat usr/bin/tcpdump \
+    usr/bin/tcpreplay usr/sbin/ethtool sbin/ethtool; do
+    [ -f "$dir/tools/$program" ] || continue
+    rm -f "$root/bin/$(basename "$program")"
+    cp -L "$dir/tools/$program" "$root/usr/bin/"
+done
+for program in "$root"/usr/bin/*; do
+    LD_LIBRARY_PATH=$(libraries "$dir/tools") ldd "$program"
+done | sed -n 's/^[^/]*\(\/[^ ]*\) (0x.*/\1/p' | sort -u | while read -r library; do
+    case $library in
+    */ld-linux*) target=$root/lib64 ;;
+    *) target=$root/usr/lib/x86_64-linux-gnu ;;
+    esac
+    mkdir -p "$target"
+    cp -L "$library" "$target/"
+done
+# 'order' lists them as they have to be loaded.
+for module in failover net_failover dimlib virtio_net; do
+    file=$(find "$dir/kernel/lib/modules" "$dir/kernel/usr/lib/modules" -name "$module.ko*" 2>/dev/null | head -n 1)
+    case $file in
+    '') continue ;;
+    *.xz) xz -dc "$file" >"$root/modules/$module.ko" ;;
+    *) cp "$file" "$root/modules/$module.ko" ;;
+    esac
+    echo "$module" >>"$root/modules/order"
+done
+echo 'root:x:0:0:root:/:/bin/sh' >"$root/etc/passwd"
+echo 'tcpdump:x:100:100:tcpdump:/:/bin/sh' >>"$root/etc/passwd"
+echo 'root:x:0:' >"$root/etc/group"
+echo '127.0.0.1 localhost' >"$root/etc/hosts"
+install -m 755 "$here/guest-init" "$root/init"
+# Not compressed: an emulated processor takes longer to unpack than QEMU to load it.
+(cd "$root" && find . | run tools bin/cpio -o -H newc --quiet -R 0:0) >"$dir/image/initrd"
+
+{
+    echo "kernel $kernel $(dpkg-deb -f "$dir/apt/cache/archives/$kernel"_*.deb Version)"
+    awk '/^(netperf|busybox-static|iperf3|ethtool) / { print $1, $1, $2 }' "$dir/tools/packages"
+} >"$dir/image/versions"
+rm -rf "$dir/kernel"
+echo "$stamp" >"$dir/stamp"
+say "ready: $(du -sh "$dir" | cut -f1) in $dir"
