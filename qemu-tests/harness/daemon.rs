@@ -9,7 +9,6 @@ use anyhow::{Context, Result};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::kit::target_dir;
 use super::process::Process;
 use super::sandbox::RUN_DIR;
 use super::wait::{wait_for, wait_until};
@@ -56,6 +55,16 @@ pub(crate) fn program() -> Result<PathBuf> {
         .nth(2)
         .context("not in a build's target folder")?;
     Ok(profile.join("vhost-user-gro"))
+}
+
+/// The name of the build's profile, such as `release`.
+pub(crate) fn profile() -> Result<String> {
+    let program = program()?;
+    let folder = program
+        .parent()
+        .and_then(Path::file_name)
+        .context("no profile")?;
+    Ok(folder.to_string_lossy().into_owned())
 }
 
 impl Daemon {

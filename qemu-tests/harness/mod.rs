@@ -32,6 +32,6 @@ pub(crate) mod vm;
 pub(crate) mod wait;
 
 pub(crate) use daemon::{Daemon, DaemonConfig};
-pub(crate) use kit::{Kit, Qemu};
+pub(crate) use kit::Kit;
 pub(crate) use netns::{Lab, Sender, Wire};
 pub(crate) use vm::{Netdev, Vm, VmConfig};

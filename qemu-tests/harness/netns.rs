@@ -135,6 +135,8 @@ impl Sender {
             &format!("link set {uplink} mtu {mtu} master {bridge} up"),
         )?;
         sender.inside(|| -> Result<()> {
+            // One connection's findings must not shape the next.
+            std::fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1")?;
             ip(kit, "link set lo up")?;
             ip(kit, &format!("link set eth0 mtu {mtu} up"))?;
             ip(kit, &format!("addr add {}/24 dev eth0", sender.ip4))?;

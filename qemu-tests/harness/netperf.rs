@@ -43,8 +43,11 @@ pub(crate) fn run(
         "inet"
     };
     let (test, values) = match workload {
-        Workload::TcpStream => ("TCP_STREAM", "THROUGHPUT"),
-        Workload::TcpRr => ("TCP_RR", "THROUGHPUT,P50_LATENCY,P90_LATENCY,P99_LATENCY"),
+        Workload::TcpStream => ("TCP_STREAM", "THROUGHPUT,ELAPSED_TIME"),
+        Workload::TcpRr => (
+            "TCP_RR",
+            "THROUGHPUT,ELAPSED_TIME,P50_LATENCY,P90_LATENCY,P99_LATENCY",
+        ),
     };
     let mut netperf = kit.tool("netperf")?;
     netperf

@@ -8,13 +8,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rustix::process::Pid;
-use rustix::thread::CpuSet;
 use serde_json::{Value, json};
 
 use super::console::{Answer, Console};
 use super::kit::{Accel, Kit, Qemu};
-use super::process::Process;
+use super::process::{Process, Thread};
 use super::qmp::Qmp;
 use super::sandbox::RUN_DIR;
 use super::wait::wait_for;
@@ -203,6 +201,11 @@ impl Vm {
             .execute(command, arguments)
     }
 
+    /// QEMU itself.
+    pub(crate) fn process(&self) -> &Process {
+        &self.process
+    }
+
     /// The thread ids of the guest's processors.
     pub(crate) fn vcpus(&self) -> Result<Vec<i32>> {
         let answer = self.qmp("query-cpus-fast", &json!({}))?;
@@ -217,16 +220,6 @@ impl Vm {
             .collect()
     }
 
-    /// Binds the guest's processors to `cpu`; the rest of QEMU stays where it is.
-    pub(crate) fn pin_vcpus(&self, cpu: usize) -> Result<()> {
-        let mut set = CpuSet::new();
-        set.set(cpu);
-        for tid in self.vcpus()? {
-            rustix::thread::sched_setaffinity(Pid::from_raw(tid), &set)?;
-        }
-        Ok(())
-    }
-
     /// Processor time used so far by the guest's processors, and by the rest of QEMU.
     pub(crate) fn cpu_time(&self) -> Result<(Duration, Duration)> {
         let vcpus = self.vcpus()?;
@@ -235,8 +228,7 @@ impl Vm {
             .threads()?
             .into_iter()
             .partition(|thread| vcpus.contains(&thread.tid));
-        let sum =
-            |threads: Vec<super::process::Thread>| threads.iter().map(|thread| thread.cpu).sum();
+        let sum = |threads: Vec<Thread>| threads.iter().map(|thread| thread.cpu).sum();
         Ok((sum(guest), sum(rest)))
     }
 

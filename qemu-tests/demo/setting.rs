@@ -1,0 +1,132 @@
+//! The settings that are compared, and a running guest for each.
+
+use anyhow::{Context, Result};
+use rustix::process::Pid;
+use rustix::thread::CpuSet;
+
+use crate::harness::{Daemon, DaemonConfig, Kit, Lab, Netdev, Vm, VmConfig};
+
+/// One row of the tables.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    pub(crate) name: &'static str,
+    pub(crate) meaning: &'static str,
+    /// The daemon's options; none where QEMU itself serves the tap.
+    pub(crate) daemon: Option<&'static str>,
+    /// Measured with 64 KiB packets as well.
+    pub(crate) with_bulk: bool,
+}
+
+/// In the order in which they get their turn.
+pub(crate) const ALL: [Setting; 4] = [
+    Setting {
+        name: "off",
+        meaning: "daemon, merging off",
+        daemon: Some("--gro off"),
+        with_bulk: true,
+    },
+    Setting {
+        name: "on-0",
+        meaning: "daemon, merging within a poll",
+        daemon: Some("--gro on --gro-flush-timeout-ns 0 --napi-defer-hard-irqs 0"),
+        with_bulk: false,
+    },
+    Setting {
+        name: "on",
+        meaning: "daemon, default timeout",
+        daemon: Some("--gro on"),
+        with_bulk: true,
+    },
+    Setting {
+        name: "qemu-tap",
+        meaning: "QEMU's own tap device",
+        daemon: None,
+        with_bulk: true,
+    },
+];
+
+/// A setting's guest and back end.
+#[derive(Debug)]
+pub(crate) struct Station<'a> {
+    pub(crate) setting: &'a Setting,
+    pub(crate) vm: Vm,
+    pub(crate) daemon: Option<Daemon>,
+}
+
+impl<'a> Station<'a> {
+    pub(crate) fn start(
+        kit: &Kit,
+        lab: &Lab<'_>,
+        setting: &'a Setting,
+        number: u8,
+    ) -> Result<Self> {
+        let tap = lab.add_tap(1)?;
+        let (daemon, netdev) = match setting.daemon {
+            Some(options) => {
+                let config = DaemonConfig {
+                    options: options.into(),
+                    ..DaemonConfig::new(&tap)
+                };
+                (
+                    Some(Daemon::start(&config)?),
+                    Netdev::VhostUser(config.socket),
+                )
+            }
+            None => (None, Netdev::Tap(tap)),
+        };
+        let config = VmConfig {
+            number,
+            ..VmConfig::new(netdev)
+        };
+        let vm = Vm::start(kit, kit.newest(), &config)
+            .with_context(|| format!("guest of {}", setting.name))?;
+        vm.configure()?;
+        Ok(Station {
+            setting,
+            vm,
+            daemon,
+        })
+    }
+}
+
+/// Which processor does what.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cpus {
+    pub(crate) guest: usize,
+    pub(crate) host: usize,
+}
+
+impl Cpus {
+    /// Two of the processors we may use; none if there is only one.
+    pub(crate) fn choose() -> Result<Option<Self>> {
+        let allowed = rustix::thread::sched_getaffinity(None).context("own processors")?;
+        let mut usable = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
+        let pair = usable.next().zip(usable.next());
+        Ok(pair.map(|(host, guest)| Cpus { guest, host }))
+    }
+
+    /// Binds the guests' processors to one and everything else, this program and what it will
+    /// start included, to the other.
+    pub(crate) fn pin(self, stations: &[Station<'_>]) -> Result<()> {
+        bind(None, self.host)?;
+        for station in stations {
+            let daemon = station.daemon.as_ref().map(|daemon| &daemon.process);
+            for process in daemon.into_iter().chain([station.vm.process()]) {
+                for thread in process.threads()? {
+                    bind(Some(thread.tid), self.host)?;
+                }
+            }
+            for tid in station.vm.vcpus()? {
+                bind(Some(tid), self.guest)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn bind(tid: Option<i32>, cpu: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(tid.and_then(Pid::from_raw), &set)
+        .with_context(|| format!("bind thread {tid:?} to processor {cpu}"))
+}
