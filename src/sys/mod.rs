@@ -6,8 +6,10 @@ mod guest;
 pub mod ifreq;
 mod inherit;
 mod iov;
+mod ring_area;
 
 pub use self::epoll::{Batch, EpollSet, Interest, Ready};
-pub use guest::GuestSlice;
+pub use guest::{GuestMap, GuestSlice};
 pub use inherit::take_inherited;
 pub use iov::{PARTS_MAX, write_parts};
+pub use ring_area::{DESCRIPTOR_LEN, Descriptor, RingArea};
