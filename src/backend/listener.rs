@@ -1,0 +1,258 @@
+//! The file of a listening socket: made without harm to others, removed at the end.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use log::info;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+
+use super::endpoint::EndpointError;
+
+/// Connections that may wait while one is served.
+const BACKLOG: i32 = 4;
+
+/// A listening socket and its file.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Device and inode, to know the file again.
+    identity: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    /// Listens at `path`. A socket file that nobody listens at any more is replaced; one that is
+    /// in use, or another file, is left alone.
+    ///
+    /// # Errors
+    /// Says what stands in the way.
+    pub(super) fn listen(path: &Path, mode: Option<u32>) -> Result<Self, EndpointError> {
+        let io_error = |action| {
+            let path = path.to_owned();
+            move |error: Errno| EndpointError::Io {
+                action,
+                path,
+                source: error.into(),
+            }
+        };
+        let address = address(path)?;
+        // Two daemons that start at once must not take each other's new file for a stale one.
+        let _turn = lock_directory_of(path);
+        let socket = unix_socket().map_err(io_error("make a socket for"))?;
+        match bind(&socket, &address) {
+            Err(Errno::ADDRINUSE) => {
+                remove_if_stale(path, &address)?;
+                bind(&socket, &address).map_err(io_error("bind"))?;
+            }
+            result => result.map_err(io_error("bind"))?,
+        }
+        let identity = fs::symlink_metadata(path)
+            .ok()
+            .map(|meta| (meta.dev(), meta.ino()));
+        let file = Self {
+            listener: socket.into(),
+            path: path.to_owned(),
+            identity,
+        };
+
+        // Nobody can connect before `listen`, so nobody does with the wrong permissions.
+        if let Some(mode) = mode {
+            fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|source| {
+                EndpointError::Io {
+                    action: "set the mode of",
+                    path: path.to_owned(),
+                    source,
+                }
+            })?;
+        }
+        listen(&file.listener, BACKLOG).map_err(io_error("listen at"))?;
+        Ok(file)
+    }
+
+    /// Takes a waiting connection; `WouldBlock` when there is none.
+    pub(super) fn accept(&self) -> io::Result<UnixStream> {
+        self.listener.accept().map(|(stream, _)| stream)
+    }
+}
+
+impl AsFd for SocketFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Drop for SocketFile {
+    /// Removes the file, unless it is somebody else's by now.
+    fn drop(&mut self) {
+        let is_ours = fs::symlink_metadata(&self.path)
+            .is_ok_and(|meta| Some((meta.dev(), meta.ino())) == self.identity);
+        if is_ours {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Connects to a listening socket without waiting for it.
+///
+/// # Errors
+/// `WouldBlock` when its queue is full, `ConnectionRefused` when nobody listens.
+pub(super) fn connect_to(path: &Path) -> io::Result<UnixStream> {
+    let socket = unix_socket()?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
+fn remove_if_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), EndpointError> {
+    let owned = || path.to_owned();
+    let io_error = |source| EndpointError::Io {
+        action: "replace",
+        path: owned(),
+        source,
+    };
+    let meta = match fs::symlink_metadata(path) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(io_error(error)),
+    };
+    if !meta.file_type().is_socket() {
+        return Err(EndpointError::NotASocket { path: owned() });
+    }
+    let probe = unix_socket().map_err(|error| io_error(error.into()))?;
+    match connect(&probe, address) {
+        // A full queue is somebody's, too.
+        Ok(()) | Err(Errno::AGAIN) => Err(EndpointError::InUse { path: owned() }),
+        Err(Errno::CONNREFUSED) => {
+            info!("replacing {}, where nobody listens", path.display());
+            fs::remove_file(path).map_err(io_error)
+        }
+        // A socket of another type has an owner that cannot be asked.
+        Err(Errno::PROTOTYPE) => Err(EndpointError::InUse { path: owned() }),
+        Err(error) => Err(io_error(error.into())),
+    }
+}
+
+/// A lock that lasts as long as the file is open. Without one (the directory may not be readable)
+/// the probe alone has to do.
+fn lock_directory_of(path: &Path) -> Option<File> {
+    let parent = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let directory = File::open(parent.unwrap_or(Path::new("."))).ok()?;
+    flock(&directory, FlockOperation::LockExclusive).ok()?;
+    Some(directory)
+}
+
+fn address(path: &Path) -> Result<SocketAddrUnix, EndpointError> {
+    SocketAddrUnix::new(path).map_err(|error| match error {
+        Errno::NAMETOOLONG => EndpointError::TooLong {
+            path: path.to_owned(),
+        },
+        error => EndpointError::Io {
+            action: "use",
+            path: path.to_owned(),
+            source: error.into(),
+        },
+    })
+}
+
+fn unix_socket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn live_socket_is_left_alone_and_a_stale_one_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("net.sock");
+
+        let live = UnixListener::bind(&path).unwrap();
+        assert!(matches!(
+            SocketFile::listen(&path, None),
+            Err(EndpointError::InUse { .. })
+        ));
+        assert!(UnixStream::connect(&path).is_ok());
+
+        drop(live);
+        let file = SocketFile::listen(&path, None).unwrap();
+        assert!(UnixStream::connect(&path).is_ok());
+        file.accept().unwrap();
+    }
+
+    #[test]
+    fn live_socket_with_a_full_queue_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("net.sock");
+        let live = SocketFile::listen(&path, None).unwrap();
+        let mut waiting = Vec::new();
+        while let Ok(stream) = connect_to(&path) {
+            waiting.push(stream);
+        }
+        assert!(matches!(
+            SocketFile::listen(&path, None),
+            Err(EndpointError::InUse { .. })
+        ));
+        drop(live);
+    }
+
+    #[test]
+    fn other_files_are_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("notes");
+        fs::write(&path, "text").unwrap();
+        assert!(matches!(
+            SocketFile::listen(&path, None),
+            Err(EndpointError::NotASocket { .. })
+        ));
+        assert_eq!(fs::read(&path).unwrap(), b"text");
+    }
+
+    #[test]
+    fn file_gets_its_mode_and_goes_with_the_listener() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("net.sock");
+        let file = SocketFile::listen(&path, Some(0o620)).unwrap();
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o620
+        );
+        drop(file);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn successors_file_is_not_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("net.sock");
+        let old = SocketFile::listen(&path, None).unwrap();
+        fs::remove_file(&path).unwrap();
+        let _successor = SocketFile::listen(&path, None).unwrap();
+        drop(old);
+        assert!(UnixStream::connect(&path).is_ok());
+    }
+
+    #[test]
+    fn impossible_paths_are_named() {
+        let long = PathBuf::from("/tmp").join("x".repeat(200));
+        assert!(matches!(
+            SocketFile::listen(&long, None),
+            Err(EndpointError::TooLong { .. })
+        ));
+        let lost = Path::new("/nonexistent/net.sock");
+        assert!(matches!(
+            SocketFile::listen(lost, None),
+            Err(EndpointError::Io { .. })
+        ));
+    }
+}
