@@ -9,6 +9,8 @@ pub mod time;
 pub mod wire;
 
 #[cfg(feature = "daemon")]
+pub mod app;
+#[cfg(feature = "daemon")]
 pub mod backend;
 #[cfg(feature = "daemon")]
 pub mod device;

@@ -1,2 +1,7 @@
 //! The daemon's entry.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    vhost_user_gro::app::main(std::env::args_os().collect())
+}

@@ -16,10 +16,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, ioctl_fionbio};
 
-pub use error::{NameFault, TapError};
+pub use error::{NameFault, TapError, check_name};
 pub use queue::TapQueue;
 
-use self::error::check_name;
 use self::queue::TUN_F_USO;
 use super::{Offloads, Uplink, UplinkCaps, UplinkQueue};
 use crate::sys::ifreq::{

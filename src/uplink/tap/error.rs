@@ -112,7 +112,10 @@ impl std::fmt::Display for NameFault {
 ///
 /// Source: `dev_valid_name`, `net/core/dev.c`; the percent sign, too, because the kernel takes it
 /// for a pattern.
-pub(super) fn check_name(name: &str) -> Result<(), TapError> {
+///
+/// # Errors
+/// [`TapError::Name`].
+pub fn check_name(name: &str) -> Result<(), TapError> {
     let odd = |c: char| matches!(c, '/' | ':' | '%' | '\0') || c.is_ascii_whitespace();
     let reason = if name.is_empty() {
         NameFault::Empty

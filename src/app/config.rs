@@ -1,0 +1,257 @@
+//! The typed configuration: flags over file over defaults, checked as a whole.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{CommandFactory, FromArgMatches};
+use log::LevelFilter;
+
+use super::cpus::CpuList;
+use super::file;
+use super::options::{Options, QueueNum};
+use crate::gro::GroConfig;
+use crate::napi::NapiConfig;
+use crate::uplink::tap::Persistence;
+
+/// Everything that the daemon is told at start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where the front-end is.
+    pub endpoint: Endpoint,
+    /// Unit of the queue count that the front-end is told.
+    pub queue_num: QueueNum,
+    /// Whether the first session is the last.
+    pub one_off: bool,
+    /// The host's side.
+    pub uplink: UplinkConfig,
+    /// Queue pairs, at least 1.
+    pub queue_pairs: usize,
+    /// MTU that the guest is told, in bytes.
+    pub mtu: Option<u16>,
+    /// What is merged.
+    pub gro: GroConfig,
+    /// When is polled and flushed.
+    pub napi: NapiConfig,
+    /// Where the data threads run; anywhere if not said.
+    pub cpus: Option<CpuList>,
+    /// What is logged, if that was said.
+    pub log_level: Option<LevelFilter>,
+}
+
+/// How the front-end is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// Wait for it on a socket of ours.
+    Listen {
+        /// Where the socket is made.
+        path: PathBuf,
+        /// Permissions of the socket, if not those of the umask.
+        mode: Option<u32>,
+    },
+    /// Connect to its socket and do so again whenever the connection ends.
+    Connect {
+        /// Its socket.
+        path: PathBuf,
+        /// Time between two attempts.
+        reconnect: Duration,
+    },
+    /// Use the connected socket that we inherited, once.
+    Fd(RawFd),
+}
+
+/// Which host device is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UplinkConfig {
+    /// A tap by name.
+    Tap {
+        /// Name of the interface.
+        name: String,
+        /// Whether it outlives the daemon.
+        persistence: Persistence,
+    },
+    /// Inherited descriptors of an open tap, one for each queue pair.
+    TapFds(Vec<RawFd>),
+}
+
+/// What is wrong with the configuration.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the fields are named in the texts")]
+pub enum ConfigError {
+    /// The command line is wrong, or help or version was asked for.
+    #[error(transparent)]
+    Usage(#[from] clap::Error),
+    /// The file cannot be read.
+    #[error("{}: cannot be read", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    /// The file is not TOML.
+    #[error("{}: expected TOML", path.display())]
+    Syntax {
+        path: PathBuf,
+        source: Box<toml::de::Error>,
+    },
+    /// No option is called so.
+    #[error("{}: unknown key {key}: the nearest known one is {nearest}", path.display())]
+    UnknownKey {
+        path: PathBuf,
+        key: String,
+        nearest: String,
+    },
+    /// The value does not fit the key.
+    #[error("{}: {key} = {value}: {expected}", path.display())]
+    Value {
+        path: PathBuf,
+        key: String,
+        value: String,
+        expected: String,
+    },
+    /// Two keys exclude each other.
+    #[error("{}: {key} and {other} exclude each other: expected one of them", path.display())]
+    Conflict {
+        path: PathBuf,
+        key: String,
+        other: String,
+    },
+    /// Neither of two options is there.
+    #[error("expected {0} or {1}: neither was given")]
+    Missing(&'static str, &'static str),
+    /// One option has no meaning beside, or without, another.
+    #[error("{option} was given: expected {expected}")]
+    Unfitting {
+        option: &'static str,
+        expected: &'static str,
+    },
+    /// Another number of descriptors than of queue pairs.
+    #[error("queue_pairs is {pairs}: expected tap_fd as often, but it was given {fds} times")]
+    TapFdCount { pairs: usize, fds: usize },
+    /// A descriptor is to serve two purposes.
+    #[error("descriptor {0} was given twice: expected another one for each use")]
+    FdTwice(RawFd),
+    /// A round shorter than one poll.
+    #[error("round_budget is {round_budget}: expected at least budget, which is {budget}")]
+    RoundBudget { round_budget: u32, budget: u32 },
+}
+
+impl Config {
+    /// Makes the configuration from the command line `args` and the file that it may name.
+    ///
+    /// # Errors
+    /// See [`ConfigError`]; a question for help or version is one, too.
+    pub fn load(mut args: Vec<OsString>) -> Result<Self, ConfigError> {
+        let command = Options::command();
+        let flags = command.clone().try_get_matches_from(&args)?;
+        if let Some(path) = flags.get_one::<PathBuf>("config") {
+            let from_file = file::read(path, &command, &flags)?;
+            let behind_name = args.len().min(1);
+            args.splice(behind_name..behind_name, from_file);
+        }
+        let matches = command.try_get_matches_from(args)?;
+        Self::from_options(Options::from_arg_matches(&matches)?)
+    }
+
+    fn from_options(options: Options) -> Result<Self, ConfigError> {
+        check_descriptors(&options)?;
+        Ok(Self {
+            endpoint: endpoint(&options)?,
+            queue_num: options.queue_num,
+            one_off: options.one_off,
+            queue_pairs: queue_pairs(&options)?,
+            mtu: options.mtu,
+            gro: GroConfig {
+                enabled: options.gro,
+                gro_normal_batch: options.gro_normal_batch,
+                gro_max_size: options.gro_max_size_bytes,
+                gro_max_segs: options.gro_max_segs,
+                ..GroConfig::default()
+            },
+            napi: napi(&options)?,
+            log_level: options.log_level,
+            uplink: uplink(&options)?,
+            cpus: options.cpus,
+        })
+    }
+}
+
+fn endpoint(options: &Options) -> Result<Endpoint, ConfigError> {
+    let unfitting = |option, expected| Err(ConfigError::Unfitting { option, expected });
+    if options.reconnect_ms.is_some() && !options.client {
+        return unfitting("reconnect_ms", "client beside it");
+    }
+    if options.socket_mode.is_some() && (options.client || options.fd.is_some()) {
+        return unfitting("socket_mode", "a socket to listen on");
+    }
+    if let Some(fd) = options.fd {
+        if options.client {
+            return unfitting("client", "socket_path beside it, not fd");
+        }
+        return Ok(Endpoint::Fd(fd));
+    }
+    let Some(path) = options.socket_path.clone() else {
+        return Err(ConfigError::Missing("socket_path", "fd"));
+    };
+    if options.client {
+        let reconnect = Duration::from_millis(options.reconnect_ms.unwrap_or(1000));
+        return Ok(Endpoint::Connect { path, reconnect });
+    }
+    Ok(Endpoint::Listen {
+        path,
+        mode: options.socket_mode,
+    })
+}
+
+fn uplink(options: &Options) -> Result<UplinkConfig, ConfigError> {
+    let persistence = match options.tap_persistent {
+        None => Persistence::Unchanged,
+        Some(true) => Persistence::Persistent,
+        Some(false) => Persistence::Temporary,
+    };
+    if let Some(name) = options.tap.clone() {
+        return Ok(UplinkConfig::Tap { name, persistence });
+    }
+    if options.tap_fd.is_empty() {
+        return Err(ConfigError::Missing("tap", "tap_fd"));
+    }
+    if persistence != Persistence::Unchanged {
+        return Err(ConfigError::Unfitting {
+            option: "tap_persistent",
+            expected: "a tap by name",
+        });
+    }
+    Ok(UplinkConfig::TapFds(options.tap_fd.clone()))
+}
+
+fn queue_pairs(options: &Options) -> Result<usize, ConfigError> {
+    let fds = options.tap_fd.len();
+    match options.queue_pairs {
+        Some(pairs) if fds > 0 && fds != pairs => Err(ConfigError::TapFdCount { pairs, fds }),
+        Some(pairs) => Ok(pairs),
+        None => Ok(fds.max(1)),
+    }
+}
+
+fn check_descriptors(options: &Options) -> Result<(), ConfigError> {
+    let mut all: Vec<_> = options.tap_fd.iter().chain(&options.fd).collect();
+    all.sort_unstable();
+    match all.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(ConfigError::FdTwice(*pair[0])),
+        None => Ok(()),
+    }
+}
+
+fn napi(options: &Options) -> Result<NapiConfig, ConfigError> {
+    if options.round_budget < options.budget {
+        return Err(ConfigError::RoundBudget {
+            round_budget: options.round_budget,
+            budget: options.budget,
+        });
+    }
+    Ok(NapiConfig {
+        budget: options.budget,
+        gro_flush_timeout: Duration::from_nanos(options.gro_flush_timeout_ns),
+        napi_defer_hard_irqs: options.napi_defer_hard_irqs,
+        round_budget: options.round_budget,
+        round_usecs: Duration::from_micros(options.round_usecs),
+    })
+}

@@ -1,0 +1,159 @@
+//! The configuration file: flat TOML whose keys are the long options with underscores.
+//!
+//! Each key is turned into the option of the same name and checked by its parser, so file and
+//! command line cannot drift apart. A key is left out if the command line gives the same option
+//! or one that excludes it.
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
+use toml::{Table, Value};
+
+use super::config::ConfigError;
+
+/// Options that make no sense inside the file.
+const FLAGS_ONLY: [&str; 4] = ["config", "print_capabilities", "help", "version"];
+
+/// Reads `path` and gives its keys as arguments for `command`, without those that `flags` win over.
+pub(super) fn read(
+    path: &Path,
+    command: &Command,
+    flags: &ArgMatches,
+) -> Result<Vec<OsString>, ConfigError> {
+    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    let table: Table = toml::from_str(&text).map_err(|source| ConfigError::Syntax {
+        path: path.to_owned(),
+        source: Box::new(source),
+    })?;
+    let mut all = Vec::new();
+    let mut wanted = Vec::new();
+    for (key, value) in &table {
+        let arg = known(command, key).ok_or_else(|| unknown_key(path, command, key))?;
+        let wrong_value = |expected| ConfigError::Value {
+            path: path.to_owned(),
+            key: key.clone(),
+            value: shown(value),
+            expected,
+        };
+        let Some(args) = arguments(key, value) else {
+            return Err(wrong_value(format!("expected {}", kind_of(arg))));
+        };
+        check(command, &args).map_err(|err| wrong_value(expectation(&err, arg)))?;
+        if !flags_win(command, flags, arg) {
+            wanted.extend(args.iter().cloned());
+        }
+        all.extend(args);
+    }
+    check(command, &all).map_err(|err| conflict(path, &err))?;
+    Ok(wanted)
+}
+
+fn keys(command: &Command) -> impl Iterator<Item = &Arg> {
+    command
+        .get_arguments()
+        .filter(|arg| !FLAGS_ONLY.contains(&arg.get_id().as_str()))
+}
+
+fn known<'a>(command: &'a Command, key: &str) -> Option<&'a Arg> {
+    keys(command).find(|arg| arg.get_id() == key)
+}
+
+fn unknown_key(path: &Path, command: &Command, key: &str) -> ConfigError {
+    let nearest = keys(command)
+        .map(|arg| arg.get_id().as_str())
+        .min_by_key(|known| strsim::damerau_levenshtein(known, key))
+        .unwrap_or_default();
+    ConfigError::UnknownKey {
+        path: path.to_owned(),
+        key: key.to_owned(),
+        nearest: nearest.to_owned(),
+    }
+}
+
+/// `key = value` as arguments; `None` for a value that no option can have.
+fn arguments(key: &str, value: &Value) -> Option<Vec<OsString>> {
+    let flag = key.replace('_', "-");
+    let scalar = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Integer(number) => Some(number.to_string()),
+        Value::Boolean(is_true) => Some(is_true.to_string()),
+        _ => None,
+    };
+    let values = match value {
+        Value::Array(values) => values.iter().map(scalar).collect::<Option<Vec<_>>>()?,
+        value => vec![scalar(value)?],
+    };
+    let argument = |value| OsString::from(format!("--{flag}={value}"));
+    Some(values.into_iter().map(argument).collect())
+}
+
+/// A value as the file has it, or its kind where that would be long.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("{text:?}"),
+        Value::Integer(number) => number.to_string(),
+        Value::Boolean(is_true) => is_true.to_string(),
+        Value::Float(number) => number.to_string(),
+        other => format!("({})", other.type_str()),
+    }
+}
+
+fn check(command: &Command, args: &[OsString]) -> Result<(), clap::Error> {
+    let name = OsString::from(command.get_name());
+    let args = std::iter::once(&name).chain(args);
+    command.clone().try_get_matches_from(args).map(drop)
+}
+
+/// What an option's parser says it would have taken.
+fn expectation(err: &clap::Error, arg: &Arg) -> String {
+    if err.kind() == ErrorKind::ArgumentConflict {
+        return "expected a single value, not a list".to_owned();
+    }
+    if let Some(ContextValue::Strings(words)) = err.get(ContextKind::ValidValue) {
+        return format!("expected {}", words.join(", "));
+    }
+    match err.source() {
+        Some(source) => source.to_string(),
+        None => format!("expected {}", kind_of(arg)),
+    }
+}
+
+/// What the help calls the option's value.
+fn kind_of(arg: &Arg) -> String {
+    let names = arg.get_value_names().unwrap_or_default();
+    let names: Vec<_> = names.iter().map(|name| name.to_lowercase()).collect();
+    format!("a plain value ({})", names.join(" "))
+}
+
+fn conflict(path: &Path, err: &clap::Error) -> ConfigError {
+    let word = |kind| match err.get(kind) {
+        Some(ContextValue::String(text)) => key_of(text),
+        Some(ContextValue::Strings(texts)) => texts.first().map_or(String::new(), |t| key_of(t)),
+        _ => String::new(),
+    };
+    ConfigError::Conflict {
+        path: path.to_owned(),
+        key: word(ContextKind::InvalidArg),
+        other: word(ContextKind::PriorArg),
+    }
+}
+
+/// `--tap-fd <N>` as `tap_fd`.
+fn key_of(usage: &str) -> String {
+    let flag = usage.split([' ', '=']).next().unwrap_or_default();
+    flag.trim_start_matches('-').replace('-', "_")
+}
+
+fn flags_win(command: &Command, flags: &ArgMatches, arg: &Arg) -> bool {
+    let given =
+        |arg: &Arg| flags.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+    let excludes = |other: &Arg| command.get_arg_conflicts_with(other).contains(&arg);
+    given(arg) || keys(command).any(|other| given(other) && excludes(other))
+}

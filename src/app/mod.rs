@@ -1,0 +1,76 @@
+//! The program around the data path: what it is told, what it says, when it ends.
+//!
+//! [`main`] is the whole order of events: flags and file become one typed [`Config`], the logger
+//! starts, and [`run`] works until it is told to stop. Exit codes: 0 after a normal end, 1 when
+//! something failed at run time, 2 when the command line or the configuration is wrong.
+
+mod config;
+mod cpus;
+mod file;
+pub mod logging;
+mod options;
+mod run;
+mod signals;
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+pub use config::{Config, ConfigError, Endpoint, UplinkConfig};
+pub use cpus::CpuList;
+pub use options::{Options, QueueNum};
+pub use run::{RunError, run};
+pub use signals::{Signal, Signals};
+
+/// Status for a wrong command line or configuration.
+const EXIT_USAGE: u8 = 2;
+
+/// What a management layer is told before it starts us; a network device has no features to name.
+///
+/// Source: QEMU `docs/interop/vhost-user.json`, `VHostUserBackendCapabilities`.
+const CAPABILITIES: &str = r#"{"type":"net"}"#;
+
+/// Runs the program with the arguments `args`, the program's name first.
+#[must_use]
+pub fn main(args: Vec<OsString>) -> ExitCode {
+    // By convention this question is answered whatever else is on the command line.
+    if args.iter().skip(1).any(|arg| arg == "--print-capabilities") {
+        let printed = writeln!(io::stdout(), "{CAPABILITIES}");
+        return printed.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
+    let config = match Config::load(args) {
+        Ok(config) => config,
+        Err(ConfigError::Usage(usage)) => {
+            let status = u8::try_from(usage.exit_code()).unwrap_or(EXIT_USAGE);
+            // Nobody is left to tell if even this cannot be printed.
+            let _ = usage.print();
+            return ExitCode::from(status);
+        }
+        Err(err) => {
+            report(&err);
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    logging::init(config.log_level);
+    match run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(err) => {
+            report(&err);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says on standard error what failed and why, one cause a line.
+fn report(err: &dyn Error) {
+    let prefix = logging::priority_prefix(log::Level::Error);
+    let mut text = format!("{prefix}vhost-user-gro: {err}\n");
+    let mut cause = err.source();
+    while let Some(err) = cause {
+        text.push_str(&format!("{prefix}  caused by: {err}\n"));
+        cause = err.source();
+    }
+    // Nobody is left to tell if even this cannot be printed.
+    let _ = io::stderr().write_all(text.as_bytes());
+}

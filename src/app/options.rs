@@ -1,0 +1,256 @@
+//! Every option, once: its word, unit, range and default. The configuration file has the same
+//! words with underscores and is read through the same parsers (see `app::file`).
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Parser, ValueEnum};
+use log::LevelFilter;
+
+use super::cpus::CpuList;
+use crate::napi::NapiConfig;
+use crate::uplink::tap::check_name;
+
+/// vhost-user backend for virtio-net that coalesces inbound traffic with GRO.
+///
+/// Every option but --config and --print-capabilities is also a key of the configuration file,
+/// with underscores in place of dashes. Options given here win over the file.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "vhost-user-gro", version, max_term_width = 100)]
+pub struct Options {
+    /// TOML file with more options.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Print what kind of backend this is as JSON, and exit.
+    #[arg(long)]
+    pub print_capabilities: bool,
+
+    /// UNIX socket to listen on; with --client, to connect to.
+    #[arg(long, value_name = "PATH", value_parser = socket_path, help_heading = "vhost-user")]
+    pub socket_path: Option<PathBuf>,
+
+    /// Inherited descriptor of a connected socket, in place of --socket-path.
+    #[arg(long, value_name = "N", value_parser = number(3..=i32::MAX, "as descriptor number"),
+        conflicts_with = "socket_path", help_heading = "vhost-user")]
+    pub fd: Option<i32>,
+
+    /// Connect to the socket instead of listening on it, again and again.
+    #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
+        require_equals = true, default_value = "off", default_missing_value = "on",
+        help_heading = "vhost-user")]
+    pub client: bool,
+
+    /// Milliseconds between two attempts to connect, 1 to 3600000 [default: 1000].
+    #[arg(long, value_name = "MS", value_parser = number(1..=3_600_000u64, "milliseconds"),
+        help_heading = "vhost-user")]
+    pub reconnect_ms: Option<u64>,
+
+    /// Permissions of the listening socket in octal, such as 0660 [default: by the umask].
+    #[arg(long, value_name = "MODE", value_parser = socket_mode, help_heading = "vhost-user")]
+    pub socket_mode: Option<u32>,
+
+    /// Exit when the first session ends.
+    #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
+        require_equals = true, default_value = "off", default_missing_value = "on",
+        help_heading = "vhost-user")]
+    pub one_off: bool,
+
+    /// What the front-end takes the reported number of queues for: QEMU counts pairs,
+    /// cloud-hypervisor counts vrings.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "UNIT",
+        default_value = "pairs",
+        help_heading = "vhost-user"
+    )]
+    pub queue_num: QueueNum,
+
+    /// Name of the tap, which is created if it does not exist.
+    #[arg(long, value_name = "NAME", value_parser = tap_name, help_heading = "Host side")]
+    pub tap: Option<String>,
+
+    /// Inherited descriptor of an open tap queue, in place of --tap; once for each queue pair.
+    #[arg(long, value_name = "N", value_parser = number(3..=i32::MAX, "as descriptor number"),
+        conflicts_with = "tap", help_heading = "Host side")]
+    pub tap_fd: Vec<i32>,
+
+    /// Whether the tap stays when the daemon ends [default: as it was].
+    #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
+        require_equals = true, default_missing_value = "on", help_heading = "Host side")]
+    pub tap_persistent: Option<bool>,
+
+    /// Queue pairs, 1 to 32 [default: 1, or the number of --tap-fd].
+    #[arg(long, value_name = "PAIRS", value_parser = number(1..=32usize, "queue pairs"),
+        help_heading = "Host side")]
+    pub queue_pairs: Option<usize>,
+
+    /// MTU that the guest is told, 68 to 65535 bytes [default: none].
+    #[arg(long, value_name = "BYTES", value_parser = number(68..=65535u16, "bytes"),
+        help_heading = "Host side")]
+    pub mtu: Option<u16>,
+
+    /// Whether received frames are merged.
+    #[arg(long, value_name = "on|off", value_parser = switch(), default_value = "on",
+        action = clap::ArgAction::Set, help_heading = "Merging and polling")]
+    pub gro: bool,
+
+    /// Nanoseconds that a packet may be held for more frames, and between two polls while the
+    /// host's readiness is not watched, 0 to 1000000000.
+    #[arg(long, value_name = "NS", value_parser = number(0..=1_000_000_000u64, "nanoseconds"),
+        default_value = "20000", help_heading = "Merging and polling")]
+    pub gro_flush_timeout_ns: u64,
+
+    /// Polls without a frame before the host's readiness is watched again, 0 to 2147483647.
+    #[arg(long, value_name = "POLLS", value_parser = number(NapiConfig::NAPI_DEFER_HARD_IRQS, "polls"),
+        default_value = "1", help_heading = "Merging and polling")]
+    pub napi_defer_hard_irqs: u32,
+
+    /// Frames read in one poll, 1 to 64.
+    #[arg(long, value_name = "FRAMES", value_parser = number(NapiConfig::BUDGET, "frames"),
+        default_value = "64", help_heading = "Merging and polling")]
+    pub budget: u32,
+
+    /// Frames in a row, over several polls, after which other events get their turn, from
+    /// budget up.
+    #[arg(long, value_name = "FRAMES", value_parser = number(1..=1_000_000u32, "frames"),
+        default_value = "300", help_heading = "Merging and polling")]
+    pub round_budget: u32,
+
+    /// Microseconds in a row after which other events get their turn, 100 to 1000000.
+    #[arg(long, value_name = "US", value_parser = number(100..=1_000_000u64, "microseconds"),
+        default_value = "2000", help_heading = "Merging and polling")]
+    pub round_usecs: u64,
+
+    /// Segments collected before they are handed to the guest together, 1 to 1024.
+    #[arg(long, value_name = "SEGMENTS", value_parser = number(1..=1024u32, "segments"),
+        default_value = "8", help_heading = "Merging and polling")]
+    pub gro_normal_batch: u32,
+
+    /// Largest merged packet behind its Ethernet header, 1500 to 65535 bytes.
+    #[arg(long, value_name = "BYTES", value_parser = number(1500..=65535u32, "bytes"),
+        default_value = "65535", help_heading = "Merging and polling")]
+    pub gro_max_size_bytes: u32,
+
+    /// Most frames in one merged packet, 2 to 65535.
+    #[arg(long, value_name = "SEGMENTS", value_parser = number(2..=65535u32, "segments"),
+        default_value = "65535", help_heading = "Merging and polling")]
+    pub gro_max_segs: u32,
+
+    /// CPUs that the data threads are pinned to in turn, such as 2,4-7 [default: not pinned].
+    #[arg(long, value_name = "LIST", help_heading = "Process")]
+    pub cpus: Option<CpuList>,
+
+    /// What is logged: off, error, warn, info, debug or trace [default: RUST_LOG, else info].
+    #[arg(long, value_name = "LEVEL", value_parser = log_level(), hide_possible_values = true,
+        help_heading = "Process")]
+    pub log_level: Option<LevelFilter>,
+}
+
+/// Unit of the number of queues that the front-end is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum QueueNum {
+    /// Queue pairs, as QEMU takes it.
+    Pairs,
+    /// Single queues, as cloud-hypervisor takes it.
+    Vrings,
+}
+
+fn number<T>(
+    range: RangeInclusive<T>,
+    unit: &'static str,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    move |text| {
+        let value = text.parse().ok();
+        value.filter(|value| range.contains(value)).ok_or_else(|| {
+            let (start, end) = (range.start(), range.end());
+            format!("expected {start} to {end} {unit}")
+        })
+    }
+}
+
+fn switch() -> impl TypedValueParser<Value = bool> {
+    PossibleValuesParser::new(["on", "off", "true", "false"])
+        .map(|word| word == "on" || word == "true")
+}
+
+fn log_level() -> impl TypedValueParser<Value = LevelFilter> {
+    PossibleValuesParser::new(["off", "error", "warn", "info", "debug", "trace"])
+        .try_map(|word| word.parse::<LevelFilter>())
+}
+
+fn tap_name(text: &str) -> Result<String, crate::uplink::tap::TapError> {
+    check_name(text).map(|()| text.to_owned())
+}
+
+/// Source: unix(7), `sun_path`, less the terminating zero.
+const SOCKET_PATH_MAX: usize = 107;
+
+fn socket_path(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() || text.len() > SOCKET_PATH_MAX {
+        return Err(format!("expected a path of 1 to {SOCKET_PATH_MAX} bytes"));
+    }
+    Ok(text.into())
+}
+
+fn socket_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok();
+    mode.filter(|mode| mode & !0o777 == 0)
+        .ok_or_else(|| "expected octal permissions from 0000 to 0777".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::gro::GroConfig;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_engine_and_of_napi() {
+        let options = Options::try_parse_from(["vhost-user-gro"]).unwrap();
+        let engine = GroConfig::default();
+        assert_eq!(options.gro, engine.enabled);
+        assert_eq!(options.gro_normal_batch, engine.gro_normal_batch);
+        assert_eq!(options.gro_max_size_bytes, engine.gro_max_size);
+        assert_eq!(options.gro_max_segs, engine.gro_max_segs);
+        let napi = NapiConfig::default();
+        assert_eq!(options.budget, napi.budget);
+        assert_eq!(
+            Duration::from_nanos(options.gro_flush_timeout_ns),
+            napi.gro_flush_timeout
+        );
+        assert_eq!(options.napi_defer_hard_irqs, napi.napi_defer_hard_irqs);
+        assert_eq!(options.round_budget, napi.round_budget);
+        assert_eq!(Duration::from_micros(options.round_usecs), napi.round_usecs);
+    }
+
+    #[test]
+    fn a_switch_may_stand_alone_or_have_a_word() {
+        let client = |arg| Options::try_parse_from(["vhost-user-gro", arg]).map(|o| o.client);
+        assert!(client("--client").unwrap());
+        assert!(!client("--client=off").unwrap());
+        assert!(client("--client=perhaps").is_err());
+    }
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!(socket_mode("0660"), Ok(0o660));
+        assert!(socket_mode("1777").is_err());
+        assert!(socket_mode("rw-").is_err());
+    }
+}
