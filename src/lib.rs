@@ -4,6 +4,7 @@
 extern crate alloc;
 
 pub mod gro;
+pub mod gso;
 pub mod napi;
 pub mod time;
 pub mod wire;

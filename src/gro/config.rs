@@ -1,5 +1,7 @@
 //! What the engine may merge and how far: kernel names, defaults and units.
 
+use crate::wire::{Network, Transport};
+
 /// Tunables of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroConfig {
@@ -15,6 +17,11 @@ pub struct GroConfig {
     pub gro_max_size: u32,
     /// Most segments in one TCP packet, 2 to 65535. Default 65535.
     pub gro_max_segs: u32,
+    /// Whether datagrams are merged for guests that take them. Default on.
+    pub udp_gro: bool,
+    /// Destination ports whose datagrams are never merged. Default 4789, 8472 and 6081, those of
+    /// VXLAN and GENEVE.
+    pub udp_exclude_ports: PortSet,
     /// Which hash picks the bucket.
     pub hash_mode: HashMode,
 }
@@ -38,8 +45,72 @@ impl Default for GroConfig {
             gro_normal_batch: 8,
             gro_max_size: 65535,
             gro_max_segs: 65535,
+            udp_gro: true,
+            udp_exclude_ports: PortSet::TUNNELS,
             hash_mode: HashMode::Flow,
         }
+    }
+}
+
+impl GroConfig {
+    /// The size limit, in bytes behind the Ethernet header; never above 65535 (LIM-1).
+    pub(super) const fn size_limit(&self) -> usize {
+        if self.gro_max_size > MAX_SIZE {
+            MAX_SIZE as usize
+        } else {
+            self.gro_max_size as usize
+        }
+    }
+}
+
+/// Largest packet that length fields can say, in bytes behind the Ethernet header.
+const MAX_SIZE: u32 = 65535;
+
+/// A small set of ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortSet {
+    ports: [u16; Self::CAPACITY],
+    len: usize,
+}
+
+impl PortSet {
+    /// Most ports in a set.
+    pub const CAPACITY: usize = 16;
+    /// No port.
+    pub const EMPTY: Self = Self {
+        ports: [0; Self::CAPACITY],
+        len: 0,
+    };
+    /// Ports of VXLAN (4789, and 8472 from before its standard) and GENEVE (6081).
+    pub const TUNNELS: Self = {
+        let mut set = Self::EMPTY;
+        set.ports[0] = 4789;
+        set.ports[1] = 8472;
+        set.ports[2] = 6081;
+        set.len = 3;
+        set
+    };
+
+    /// Makes a set; `None` if there are more than [`Self::CAPACITY`].
+    #[must_use]
+    pub fn new(ports: &[u16]) -> Option<Self> {
+        let mut set = Self::EMPTY;
+        set.ports.get_mut(..ports.len())?.copy_from_slice(ports);
+        set.len = ports.len();
+        Some(set)
+    }
+
+    /// The ports.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u16] {
+        self.ports.get(..self.len).unwrap_or_default()
+    }
+
+    /// Whether a port is in the set.
+    #[must_use]
+    #[inline]
+    pub fn contains(&self, port: u16) -> bool {
+        self.as_slice().contains(&port)
     }
 }
 
@@ -62,4 +133,51 @@ pub struct GroTypes {
     pub udp4: bool,
     /// `VIRTIO_NET_F_GUEST_USO6`.
     pub udp6: bool,
+}
+
+impl GroTypes {
+    /// Whether merged packets of this kind may be made (FEAT-1, FEAT-2).
+    pub(super) const fn accepts(self, network: Network, transport: Transport) -> bool {
+        self.csum
+            && match (transport, network) {
+                (Transport::Tcp, Network::Ipv4) => self.tcp4,
+                (Transport::Tcp, Network::Ipv6) => self.tcp6,
+                (Transport::Udp, Network::Ipv4) => self.udp4,
+                (Transport::Udp, Network::Ipv6) => self.udp6,
+            }
+    }
+
+    /// Whether merged packets of any kind may be made.
+    pub(super) const fn accepts_any(self) -> bool {
+        self.csum && (self.tcp4 || self.tcp6 || self.udp4 || self.udp6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_set_holds_what_it_was_made_of() {
+        let set = PortSet::new(&[0, 53]).unwrap();
+        assert!(set.contains(0) && set.contains(53) && !set.contains(4789));
+        assert!(!PortSet::EMPTY.contains(0));
+        assert!(PortSet::TUNNELS.contains(6081));
+        assert_eq!(PortSet::new(&[1; PortSet::CAPACITY + 1]), None);
+    }
+
+    #[test]
+    fn nothing_is_merged_without_guest_csum() {
+        let mut types = GroTypes {
+            tcp4: true,
+            udp6: true,
+            ..GroTypes::default()
+        };
+        assert!(!types.accepts_any() && !types.accepts(Network::Ipv4, Transport::Tcp));
+        types.csum = true;
+        assert!(types.accepts_any() && types.accepts(Network::Ipv4, Transport::Tcp));
+        assert!(types.accepts(Network::Ipv6, Transport::Udp));
+        assert!(!types.accepts(Network::Ipv6, Transport::Tcp));
+        assert!(!types.accepts(Network::Ipv4, Transport::Udp));
+    }
 }

@@ -1,7 +1,571 @@
-//! GRO: merges frames of one TCP flow into super-frames. Pure: no descriptor, clock, log or lock.
+//! GRO: merges frames of one flow into super-frames. Pure: no descriptor, clock, log or lock.
+//!
+//! # Theory of operation
+//! [`GroEngine::receive`] takes one frame at a time, parses it once and gives a verdict. A frame
+//! *merges* into the held packet of its flow, becomes a *held* packet itself, or goes to the
+//! receive list as a *normal* frame. Held packets are *completed* into the same list: when their
+//! last segment closes them, when a frame of their flow cannot join, when their bucket is full,
+//! or when a flush says so. Everything leaves through that one list, in order, so no flow is ever
+//! reordered: a frame that cannot join first completes what is held of its flow, even if only its
+//! addresses could be read.
+//!
+//! Payload is never copied: a packet is the buffer of its first frame and a list of the others.
+//! Header bytes stay as they came until completion, which alone writes them.
+//!
+//! The engine never asks what time it is, and it never flushes on its own account: when to flush
+//! is the business of `napi`. The receive list is bounded by the caller's frame pool.
+//!
+//! # Files
+//! `flow` identifies, `table` stores, `network`, `tcp` and `udp` hold one function per merge rule,
+//! `join` applies them in order, `complete` writes the result, `stats` names every reason.
 
+mod complete;
 mod config;
+mod flow;
+mod headers;
+mod join;
+mod network;
 mod packet;
+mod stats;
+mod table;
+mod tcp;
+mod udp;
 
-pub use config::{GroConfig, GroTypes, HashMode};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::time::Instant;
+use crate::wire::layout::{self, Known, Unfit};
+use crate::wire::vnet_hdr::{F_DATA_VALID, F_NEEDS_CSUM, GSO_ECN, GSO_NONE};
+use crate::wire::{GsoLayout, Layout, RxMeta, Transport, VnetHdr, checksum, ethernet};
+
+pub use config::{GroConfig, GroTypes, HashMode, PortSet};
 pub use packet::{FrameBytes, GroPacket, Piece};
+pub use stats::{Bail, Conflict, DropReason, FlushReason, GroStats};
+
+use flow::{AddressPair, FlowKey};
+use headers::{Headers, TransportHeader};
+use join::Joining;
+use packet::HeldPacket;
+use table::{BUCKETS, Home, PER_BUCKET, Slot, Table};
+
+/// Piece lists that are kept for reuse: those of a full table, and as many on their way.
+const SPARE_LISTS: usize = 2 * BUCKETS * PER_BUCKET;
+/// Room of a fresh piece list: a packet of 1448-byte segments has 45.
+const PIECES: usize = 48;
+/// Most datagrams of one packet that any Linux guest takes (section 7.4).
+const MAX_HOST_DATAGRAMS: u32 = 128;
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroResult {
+    /// It joined a held packet.
+    Merged,
+    /// It became a held packet.
+    Held,
+    /// It went to the receive list.
+    Normal,
+    /// It was thrown away and counted, because its source must not send such a frame.
+    Dropped,
+}
+
+/// Coalesces the frames of one receive queue. Never shared, no locks.
+///
+/// `B` is any owned buffer that holds one Ethernet frame.
+pub struct GroEngine<B> {
+    config: GroConfig,
+    types: GroTypes,
+    table: Table<B>,
+    ready: VecDeque<GroPacket<B>>,
+    /// Segments appended to the list since it was last handed over (BATCH-2).
+    batch: u32,
+    spare: Vec<Vec<Piece<B>>>,
+    stats: GroStats,
+}
+
+impl<B: FrameBytes> GroEngine<B> {
+    /// Makes an engine that merges nothing until [`GroEngine::set_types`] says what the guest
+    /// accepts.
+    #[must_use]
+    pub fn new(config: GroConfig) -> Self {
+        Self {
+            config,
+            types: GroTypes::default(),
+            table: Table::new(),
+            ready: VecDeque::with_capacity(SPARE_LISTS),
+            batch: 0,
+            spare: Vec::with_capacity(SPARE_LISTS),
+            stats: GroStats::default(),
+        }
+    }
+
+    /// The tunables in force.
+    #[must_use]
+    pub const fn config(&self) -> &GroConfig {
+        &self.config
+    }
+
+    /// Changes the tunables. What is held is completed first.
+    pub fn set_config(&mut self, config: GroConfig) {
+        self.flush_all(FlushReason::Teardown);
+        self.config = config;
+    }
+
+    /// Says what the guest accepts from now on. What is held is completed first, under the former
+    /// setting (FEAT-6); the caller hands the list over before the guest may rely on the new one.
+    pub fn set_types(&mut self, types: GroTypes) {
+        self.flush_all(FlushReason::Teardown);
+        self.types = types;
+    }
+
+    /// Takes one frame that arrived at `now`.
+    #[inline]
+    pub fn receive(&mut self, now: Instant, buf: B, meta: RxMeta) -> GroResult {
+        let len = buf.as_ref().len();
+        self.stats.frames += 1;
+        self.stats.bytes += len as u64;
+        if meta.vnet.gso_type != GSO_NONE {
+            return self.receive_gso(now, buf, meta);
+        }
+        self.receive_plain(now, buf, meta)
+    }
+
+    /// Completes everything held (ENG-5).
+    pub fn flush_all(&mut self, reason: FlushReason) {
+        self.flush_created_until(Instant::from_nanos(u64::MAX), reason);
+    }
+
+    /// Completes what was created `age` ago or earlier (ENG-5).
+    pub fn flush_older(&mut self, now: Instant, age: Duration, reason: FlushReason) {
+        let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        if let Some(newest) = now.as_nanos().checked_sub(age) {
+            self.flush_created_until(Instant::from_nanos(newest), reason);
+        }
+    }
+
+    /// Completes the oldest held packet of all buckets (ENG-7). False if nothing is held.
+    pub fn flush_oldest(&mut self, reason: FlushReason) -> bool {
+        let Some((slot, _)) = self.table.oldest() else {
+            return false;
+        };
+        self.complete(slot, reason);
+        true
+    }
+
+    /// Number of held packets.
+    #[must_use]
+    pub const fn held(&self) -> usize {
+        self.table.held()
+    }
+
+    /// Whether anything is held.
+    #[must_use]
+    pub const fn has_held(&self) -> bool {
+        self.held() > 0
+    }
+
+    /// Creation time of the oldest held packet.
+    #[must_use]
+    pub fn earliest(&self) -> Option<Instant> {
+        self.table.oldest().map(|(_, created)| created)
+    }
+
+    /// Whether the receive list has grown enough to be handed over (BATCH-1, BATCH-2).
+    #[must_use]
+    pub const fn should_hand_over(&self) -> bool {
+        self.batch >= self.config.gro_normal_batch
+    }
+
+    /// Starts counting towards the next batch.
+    pub const fn handed_over(&mut self) {
+        self.batch = 0;
+    }
+
+    /// Packets in the receive list.
+    #[must_use]
+    pub fn ready_len(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// The next packet for the guest.
+    #[must_use]
+    pub fn front(&self) -> Option<&GroPacket<B>> {
+        self.ready.front()
+    }
+
+    /// Takes the next packet for the guest.
+    #[inline]
+    pub fn pop(&mut self) -> Option<GroPacket<B>> {
+        self.ready.pop_front()
+    }
+
+    /// Takes a delivered packet back: drops its frames and keeps its list for the next packet, so
+    /// that a steady flow allocates nothing.
+    #[inline]
+    pub fn recycle(&mut self, packet: GroPacket<B>) {
+        let mut list = packet.rest;
+        list.clear();
+        if list.capacity() > 0 && self.spare.len() < SPARE_LISTS {
+            self.spare.push(list);
+        }
+    }
+
+    /// The counters.
+    #[must_use]
+    pub const fn stats(&self) -> &GroStats {
+        &self.stats
+    }
+
+    /// A frame without segmentation type.
+    #[inline]
+    fn receive_plain(&mut self, now: Instant, buf: B, meta: RxMeta) -> GroResult {
+        if !self.config.enabled || !self.types.accepts_any() {
+            return self.pass(buf, &meta.vnet, false);
+        }
+        match layout::parse(buf.as_ref()) {
+            Ok(layout) => self.receive_candidate(now, buf, meta, layout),
+            Err(unfit) => self.receive_unfit(buf, &meta, unfit),
+        }
+    }
+
+    /// A sound TCP or UDP frame: joins, waits or passes.
+    #[inline]
+    fn receive_candidate(
+        &mut self,
+        now: Instant,
+        buf: B,
+        meta: RxMeta,
+        layout: Layout,
+    ) -> GroResult {
+        let frame = buf.as_ref();
+        let (Some(key), Some(headers)) =
+            (FlowKey::read(frame, &layout), Headers::read(frame, &layout))
+        else {
+            // The buffer shows other bytes than the parser saw.
+            return self.pass(buf, &meta.vnet, false);
+        };
+        let home = self.home(&key, &meta);
+        let found = self.table.find(home, &key);
+        if let Err(reason) = self.check_eligible(&headers, &layout) {
+            return self.bail(buf, &meta, reason, found);
+        }
+        let joining = Joining {
+            headers,
+            payload_len: layout.payload_len,
+            merge_mark: self.merge_mark(&meta),
+        };
+        if let Some((slot, held)) = found.and_then(|slot| Some((slot, self.table.get(slot)?))) {
+            match join::check(held, &joining, &self.config) {
+                Ok(_) if !is_checksum_right(frame, &layout, &meta.vnet) => {
+                    return self.bail(buf, &meta, Bail::Checksum, found);
+                }
+                Ok(join) => return self.append(slot, buf, &layout, join),
+                Err(conflict) => self.complete(slot, FlushReason::Conflict(conflict)),
+            }
+        }
+        let next_seq = match headers.transport {
+            TransportHeader::Tcp(tcp, _) if !tcp::may_be_held(tcp, layout.payload_len) => {
+                return self.pass(buf, &meta.vnet, false);
+            }
+            TransportHeader::Tcp(tcp, _) => tcp.seq().wrapping_add(layout.payload_len),
+            TransportHeader::Udp(_) => 0,
+        };
+        if !is_checksum_right(frame, &layout, &meta.vnet) {
+            return self.bail(buf, &meta, Bail::Checksum, None);
+        }
+        let merge_mark = joining.merge_mark;
+        self.hold(
+            home,
+            HeldPacket {
+                key,
+                packet: GroPacket::of(buf, meta.vnet),
+                layout,
+                created: now,
+                merge_mark,
+                next_seq,
+                collected: 0,
+                id_mode: network::IdMode::Undecided,
+            },
+        )
+    }
+
+    /// Gates that need more than the layout: features, UDP switch, ports and checksum field.
+    #[inline]
+    fn check_eligible(&self, headers: &Headers<'_>, layout: &Layout) -> Result<(), Bail> {
+        if !self.types.accepts(layout.network, layout.transport) {
+            return Err(Bail::NotNegotiated);
+        }
+        match headers.transport {
+            TransportHeader::Tcp(..) => Ok(()),
+            TransportHeader::Udp(_) if !self.config.udp_gro => Err(Bail::NotNegotiated),
+            TransportHeader::Udp(udp) => udp::check_eligible(udp, &self.config.udp_exclude_ports),
+        }
+    }
+
+    /// Adds a frame to a held packet.
+    #[inline]
+    fn append(&mut self, slot: Slot, buf: B, layout: &Layout, join: join::Join) -> GroResult {
+        let Some(held) = self.table.get_mut(slot) else {
+            return GroResult::Merged;
+        };
+        if held.packet.rest.capacity() == 0 {
+            held.packet.rest = match self.spare.pop() {
+                Some(list) => list,
+                None => Vec::with_capacity(PIECES),
+            };
+        }
+        held.packet.rest.push(Piece {
+            buf,
+            offset: layout.payload,
+        });
+        held.packet.len += layout.payload_len as usize;
+        held.packet.segs += 1;
+        held.next_seq = held.next_seq.wrapping_add(layout.payload_len);
+        held.collected |= join.flags;
+        held.id_mode = join.id_mode;
+        self.stats.merged += 1;
+        if join.closes {
+            self.complete(slot, FlushReason::Close);
+        }
+        GroResult::Merged
+    }
+
+    /// Makes a frame a held packet; the oldest of its bucket makes room (ENG-3).
+    #[inline]
+    fn hold(&mut self, home: Home, held: HeldPacket<B>) -> GroResult {
+        if let Some(slot) = self.table.evictee(home.bucket) {
+            self.complete(slot, FlushReason::Eviction);
+        }
+        match self.table.insert(home, held) {
+            Ok(()) => {
+                self.stats.held += 1;
+                GroResult::Held
+            }
+            Err(held) => self.pass(held.packet.head, &held.packet.vnet, true),
+        }
+    }
+
+    /// A frame that cannot take part: what is held of its flow, as far as known, goes first
+    /// (ORD-2).
+    #[cold]
+    fn receive_unfit(&mut self, buf: B, meta: &RxMeta, unfit: Unfit) -> GroResult {
+        self.stats.count_bail(Bail::Malformed(unfit.reason));
+        if unfit.known == Known::Nothing {
+            self.stats.bypassed += 1;
+        }
+        self.complete_known(buf.as_ref(), meta, unfit.known);
+        self.pass(buf, &meta.vnet, false)
+    }
+
+    /// Completes everything held that a frame must not overtake.
+    fn complete_known(&mut self, frame: &[u8], meta: &RxMeta, known: Known) {
+        match known {
+            Known::Nothing => {}
+            Known::Addresses { network, l3 } => {
+                let Some(pair) = AddressPair::read(frame, network, l3) else {
+                    return;
+                };
+                while let Some(slot) = self.table.find_between(&pair) {
+                    self.complete(slot, FlushReason::Order);
+                }
+            }
+            Known::Flow(layout) => {
+                let Some(key) = FlowKey::read(frame, &layout) else {
+                    return;
+                };
+                if let Some(slot) = self.table.find(self.home(&key, meta), &key) {
+                    self.complete(slot, FlushReason::Order);
+                }
+            }
+        }
+    }
+
+    /// A candidate that is turned away; `found` is what is held of its flow.
+    #[cold]
+    fn bail(&mut self, buf: B, meta: &RxMeta, reason: Bail, found: Option<Slot>) -> GroResult {
+        self.stats.count_bail(reason);
+        if let Some(slot) = found {
+            self.complete(slot, FlushReason::Order);
+        }
+        self.pass(buf, &meta.vnet, false)
+    }
+
+    /// A frame that the host had merged: never merged further, but it keeps its place (IN-3).
+    #[cold]
+    fn receive_gso(&mut self, now: Instant, mut buf: B, mut meta: RxMeta) -> GroResult {
+        let frame = buf.as_mut();
+        let parsed = layout::parse(frame);
+        if let Ok(layout) = parsed {
+            make_checksum_partial(frame, &layout, &mut meta.vnet);
+        }
+        let Ok(gso) = GsoLayout::parse(frame, frame.len(), &meta.vnet) else {
+            return self.refuse(DropReason::GsoHeader);
+        };
+        if gso.segs < 2 {
+            // Guests take it for a plain frame as well (section 7.4).
+            meta.vnet.gso_type = GSO_NONE;
+            return self.receive_plain(now, buf, meta);
+        }
+        self.stats.host_gso += 1;
+        let known = match parsed {
+            Ok(layout) => Known::Flow(layout),
+            Err(unfit) => unfit.known,
+        };
+        if self.has_held() {
+            self.complete_known(buf.as_ref(), &meta, known);
+        }
+        let mut packet = GroPacket::of(buf, host_gso_header(&meta.vnet, &gso));
+        packet.segs = gso.segs;
+        packet.needs_segmentation = !self.accepts_host_gso(&meta.vnet, &gso);
+        self.stats.normal += 1;
+        self.list(packet);
+        GroResult::Normal
+    }
+
+    /// Whether the guest takes a packet that the host merged.
+    fn accepts_host_gso(&self, vnet: &VnetHdr, gso: &GsoLayout) -> bool {
+        let layout = &gso.layout;
+        let is_ecn = vnet.gso_type & GSO_ECN != 0;
+        let is_long_udp = layout.transport == Transport::Udp && gso.segs > MAX_HOST_DATAGRAMS;
+        self.types.accepts(layout.network, layout.transport)
+            && (!is_ecn || self.types.ecn)
+            && !is_long_udp
+    }
+
+    /// Puts a frame into the list as it is.
+    #[inline]
+    fn pass(&mut self, mut buf: B, host: &VnetHdr, is_verified: bool) -> GroResult {
+        let frame = buf.as_mut();
+        if frame.len() < ethernet::HEADER_LEN {
+            return self.refuse(DropReason::Runt);
+        }
+        match complete::plain_header(frame, host, is_verified, self.types.csum) {
+            Ok(vnet) => {
+                self.stats.normal += 1;
+                self.list(GroPacket::of(buf, vnet));
+                GroResult::Normal
+            }
+            Err(reason) => self.refuse(reason),
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self, reason: DropReason) -> GroResult {
+        self.stats.count_dropped(reason);
+        GroResult::Dropped
+    }
+
+    /// Takes a held packet out of the table, finishes it and puts it into the list.
+    #[inline]
+    fn complete(&mut self, slot: Slot, reason: FlushReason) {
+        let Some(held) = self.table.remove(slot) else {
+            return;
+        };
+        self.stats.count_completed(reason, held.packet.segs);
+        let packet = if held.packet.segs > 1 {
+            complete::super_frame(held)
+        } else {
+            let mut packet = held.packet;
+            let frame = packet.head.as_mut();
+            match complete::plain_header(frame, &packet.vnet, true, self.types.csum) {
+                Ok(vnet) => packet.vnet = vnet,
+                Err(reason) => {
+                    self.refuse(reason);
+                    return;
+                }
+            }
+            packet
+        };
+        self.list(packet);
+    }
+
+    fn flush_created_until(&mut self, newest: Instant, reason: FlushReason) {
+        let mut bucket = 0;
+        while let Some(slot) = self.table.next_flushed(bucket, newest) {
+            bucket = slot.bucket();
+            self.complete(slot, reason);
+        }
+    }
+
+    /// The one way out (ORD-3).
+    #[inline]
+    fn list(&mut self, packet: GroPacket<B>) {
+        self.batch = self.batch.saturating_add(packet.segs);
+        self.ready.push_back(packet);
+    }
+
+    /// ENG-2.
+    #[inline]
+    fn home(&self, key: &FlowKey, meta: &RxMeta) -> Home {
+        let hash = key.hash();
+        let bucket = match self.config.hash_mode {
+            HashMode::Flow => hash,
+            HashMode::Zero => 0,
+            HashMode::Given => meta.merge_mark,
+        };
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "three bits for the bucket, the high half for the tag"
+        )]
+        Home {
+            bucket: (bucket % BUCKETS as u64) as u8,
+            tag: (hash >> 32) as u32,
+        }
+    }
+
+    /// The mark as a merge condition (META-1).
+    #[inline]
+    const fn merge_mark(&self, meta: &RxMeta) -> u64 {
+        match self.config.hash_mode {
+            HashMode::Given => 0,
+            HashMode::Flow | HashMode::Zero => meta.merge_mark,
+        }
+    }
+}
+
+/// Bytes of a frame of `len` behind its Ethernet header without tags.
+#[inline]
+const fn ethernet_len(len: usize) -> usize {
+    len.saturating_sub(ethernet::HEADER_LEN)
+}
+
+/// IN-1, IN-2: whether the host vouches for the transport checksum, or it proves right.
+#[inline]
+fn is_checksum_right(frame: &[u8], layout: &Layout, host: &VnetHdr) -> bool {
+    if host.flags & F_NEEDS_CSUM != 0 {
+        return host.csum_start == layout.l4
+            && host.csum_offset == layout.transport.checksum_offset();
+    }
+    host.flags & F_DATA_VALID != 0 || checksum::is_transport_right(frame, layout)
+}
+
+/// A host that merged a packet may vouch for its checksum instead of leaving it partial; the guest
+/// needs the partial form with every segmentation type (OUT-2).
+fn make_checksum_partial(frame: &mut [u8], layout: &Layout, vnet: &mut VnetHdr) {
+    if vnet.flags & (F_NEEDS_CSUM | F_DATA_VALID) != F_DATA_VALID {
+        return;
+    }
+    let l4 = usize::from(layout.l4);
+    let Ok(l4_len) = u32::try_from(frame.len() - l4) else {
+        return;
+    };
+    let partial = checksum::pseudo_header(frame, layout, l4_len).fold();
+    let field = l4 + usize::from(layout.transport.checksum_offset());
+    if let Some(field) = crate::wire::array_at_mut::<2>(frame, field) {
+        *field = partial.to_be_bytes();
+        vnet.flags = F_NEEDS_CSUM;
+        vnet.csum_start = layout.l4;
+        vnet.csum_offset = layout.transport.checksum_offset();
+    }
+}
+
+/// The host's header with the header length made exact (OUT-3) and unknown flags taken out.
+fn host_gso_header(vnet: &VnetHdr, gso: &GsoLayout) -> VnetHdr {
+    VnetHdr {
+        flags: F_NEEDS_CSUM,
+        hdr_len: gso.layout.payload,
+        num_buffers: 0,
+        ..*vnet
+    }
+}

@@ -1,8 +1,11 @@
-//! A finished packet on its way to the guest: one frame, or several merged into one.
+//! Packets: held in the table, or finished and on their way to the guest.
 
 use alloc::vec::Vec;
 
-use crate::wire::VnetHdr;
+use super::flow::FlowKey;
+use super::network::IdMode;
+use crate::time::Instant;
+use crate::wire::{Layout, VnetHdr};
 
 /// A frame buffer that the engine owns while it holds the frame.
 ///
@@ -15,19 +18,17 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> FrameBytes for B {}
 /// Payload of one merged frame: where in its buffer it lies.
 #[derive(Debug)]
 pub struct Piece<B> {
-    pub(crate) buf: B,
-    pub(crate) offset: u32,
-    pub(crate) len: u32,
+    pub(super) buf: B,
+    pub(super) offset: u16,
 }
 
 impl<B: AsRef<[u8]>> Piece<B> {
     /// The payload bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        let start = self.offset as usize;
         self.buf
             .as_ref()
-            .get(start..start + self.len as usize)
+            .get(usize::from(self.offset)..)
             .unwrap_or_default()
     }
 }
@@ -40,13 +41,27 @@ impl<B: AsRef<[u8]>> Piece<B> {
 pub struct GroPacket<B> {
     /// Header for the guest; `num_buffers` is set when the ring is filled.
     pub vnet: VnetHdr,
-    pub(crate) head: B,
-    pub(crate) rest: Vec<Piece<B>>,
-    pub(crate) len: usize,
-    pub(crate) segs: u32,
+    pub(super) head: B,
+    pub(super) rest: Vec<Piece<B>>,
+    pub(super) len: usize,
+    pub(super) segs: u32,
+    pub(super) needs_segmentation: bool,
 }
 
 impl<B: AsRef<[u8]>> GroPacket<B> {
+    /// A packet of one frame.
+    #[inline]
+    pub(super) fn of(head: B, vnet: VnetHdr) -> Self {
+        Self {
+            vnet,
+            len: head.as_ref().len(),
+            head,
+            rest: Vec::new(),
+            segs: 1,
+            needs_segmentation: false,
+        }
+    }
+
     /// Bytes of the packet without the virtio-net header.
     #[must_use]
     pub const fn frame_len(&self) -> usize {
@@ -60,8 +75,35 @@ impl<B: AsRef<[u8]>> GroPacket<B> {
         self.segs
     }
 
+    /// Whether the host merged this packet into a form that the guest did not ack: it must be cut
+    /// with [`crate::gso::segment`] before it is delivered (rule IN-3).
+    #[must_use]
+    pub const fn needs_segmentation(&self) -> bool {
+        self.needs_segmentation
+    }
+
     /// The bytes of the packet in order, piece by piece.
-    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> + Clone {
         core::iter::once(self.head.as_ref()).chain(self.rest.iter().map(Piece::bytes))
     }
+}
+
+/// A packet in the table, to which further frames may be added (rule ENG-6). The header bytes of
+/// its first frame stay as they are until it is completed.
+#[derive(Debug)]
+pub(super) struct HeldPacket<B> {
+    pub(super) key: FlowKey,
+    /// `vnet` is that of the first frame, from the host.
+    pub(super) packet: GroPacket<B>,
+    /// Of the first frame.
+    pub(super) layout: Layout,
+    /// Arrival of the first frame; merging does not make a packet younger.
+    pub(super) created: Instant,
+    /// Metadata of the first frame (META-1).
+    pub(super) merge_mark: u64,
+    /// TCP sequence number behind the payload held so far.
+    pub(super) next_seq: u32,
+    /// FIN and PSH of merged segments.
+    pub(super) collected: u8,
+    pub(super) id_mode: IdMode,
 }

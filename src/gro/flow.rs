@@ -1,0 +1,116 @@
+//! Which flow a frame belongs to (rule FLOW-1), and a cheap hash of that.
+
+use crate::wire::{Layout, Network, array_at};
+
+/// TPID and the 12 bits of the VLAN identifier; priority and DEI are no part of the identity.
+const VLAN_IDENTITY: u32 = 0xffff_0fff;
+
+/// VLAN identities, IP version and both addresses: what is known of a fragment's flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AddressPair {
+    addresses: [u64; 4],
+    /// Identity of the outer tag in the high half, of the inner in the low half, 0 for none. The
+    /// four spare bits above the inner identifier hold the IP version.
+    link: u64,
+}
+
+impl AddressPair {
+    #[inline]
+    pub(super) fn read(frame: &[u8], network: Network, l3: u16) -> Option<Self> {
+        let l3 = usize::from(l3);
+        let tag = |at: usize| {
+            if at + 6 > l3 {
+                return 0;
+            }
+            let raw = array_at(frame, at).copied().unwrap_or_default();
+            u32::from_be_bytes(raw) & VLAN_IDENTITY
+        };
+        let tags = if l3 == 14 {
+            0
+        } else {
+            u64::from(tag(12)) << 32 | u64::from(tag(16))
+        };
+        let (addresses, version) = match network {
+            Network::Ipv4 => {
+                let raw = array_at::<8>(frame, l3 + 12)?;
+                ([u64::from_le_bytes(*raw), 0, 0, 0], 4)
+            }
+            Network::Ipv6 => {
+                let (words, _) = array_at::<32>(frame, l3 + 8)?.as_chunks::<8>();
+                let mut addresses = [0; 4];
+                for (to, from) in addresses.iter_mut().zip(words) {
+                    *to = u64::from_le_bytes(*from);
+                }
+                (addresses, 6)
+            }
+        };
+        Some(Self {
+            addresses,
+            link: tags | version << 12,
+        })
+    }
+}
+
+/// Identity of a flow. Two frames merge only if theirs are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FlowKey {
+    pair: AddressPair,
+    /// Both ports and the transport protocol.
+    ports: u64,
+}
+
+impl FlowKey {
+    /// Reads the key of a frame whose ports are present.
+    #[inline]
+    pub(super) fn read(frame: &[u8], layout: &Layout) -> Option<Self> {
+        let raw = array_at::<4>(frame, usize::from(layout.l4))?;
+        let protocol = u64::from(layout.transport.protocol());
+        Some(Self {
+            pair: AddressPair::read(frame, layout.network, layout.l3)?,
+            ports: u64::from(u32::from_le_bytes(*raw)) | protocol << 32,
+        })
+    }
+
+    /// Whether the flow runs between these hosts in this direction.
+    pub(super) fn is_between(&self, pair: &AddressPair) -> bool {
+        self.pair == *pair
+    }
+
+    /// Hashes the key; equal keys have equal hashes on every machine.
+    #[inline]
+    pub(super) fn hash(&self) -> u64 {
+        let [a, b, c, d] = self.pair.addresses;
+        let ports = fold(self.ports ^ SALT[0], self.pair.link ^ SALT[1]);
+        let low = fold(a ^ SALT[2], b ^ SALT[3]);
+        // Empty for IPv4.
+        let high = if c | d == 0 {
+            0
+        } else {
+            fold(c ^ SALT[4], d ^ SALT[5])
+        };
+        fold(ports ^ SALT[4], low ^ high)
+    }
+}
+
+/// Bits of the fractional part of pi: arbitrary, without pattern.
+const SALT: [u64; 6] = [
+    0x243f_6a88_85a3_08d3,
+    0x1319_8a2e_0370_7344,
+    0xa409_3822_299f_31d0,
+    0x082e_fa98_ec4e_6c89,
+    0x4528_21e6_38d0_1377,
+    0xbe54_66cf_34e9_0c6c,
+];
+
+/// Multiplies to 128 bits and folds the halves, so that every bit of the input counts.
+#[inline]
+const fn fold(a: u64, b: u64) -> u64 {
+    let product = a as u128 * b as u128;
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "the two halves are taken on purpose"
+    )]
+    {
+        product as u64 ^ (product >> 64) as u64
+    }
+}
