@@ -334,16 +334,11 @@ impl<B: FrameBytes> GroEngine<B> {
     /// Makes a frame a held packet; the oldest of its bucket makes room (ENG-3).
     #[inline]
     fn hold(&mut self, home: Home, held: HeldPacket<B>) -> GroResult {
-        if let Some(slot) = self.table.evictee(home.bucket) {
-            self.complete(slot, FlushReason::Eviction);
+        if let Some(oldest) = self.table.insert(home, held) {
+            self.finish(oldest, FlushReason::Eviction);
         }
-        match self.table.insert(home, held) {
-            Ok(()) => {
-                self.stats.held += 1;
-                GroResult::Held
-            }
-            Err(held) => self.pass(held.packet.head, &held.packet.vnet, true),
-        }
+        self.stats.held += 1;
+        GroResult::Held
     }
 
     /// A frame that cannot take part: what is held of its flow, as far as known, goes first
@@ -456,12 +451,17 @@ impl<B: FrameBytes> GroEngine<B> {
         GroResult::Dropped
     }
 
-    /// Takes a held packet out of the table, finishes it and puts it into the list.
+    /// Completes a held packet.
     #[inline]
     fn complete(&mut self, slot: Slot, reason: FlushReason) {
-        let Some(held) = self.table.remove(slot) else {
-            return;
-        };
+        if let Some(held) = self.table.remove(slot) {
+            self.finish(held, reason);
+        }
+    }
+
+    /// Writes the last fields of a packet that left the table and puts it into the list.
+    #[inline]
+    fn finish(&mut self, held: HeldPacket<B>, reason: FlushReason) {
         self.stats.count_completed(reason, held.packet.segs);
         let packet = if held.packet.segs > 1 {
             complete::super_frame(held)
@@ -504,14 +504,7 @@ impl<B: FrameBytes> GroEngine<B> {
             HashMode::Zero => 0,
             HashMode::Given => meta.merge_mark,
         };
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "three bits for the bucket, the high half for the tag"
-        )]
-        Home {
-            bucket: (bucket % BUCKETS as u64) as u8,
-            tag: (hash >> 32) as u32,
-        }
+        Home::new(bucket, hash)
     }
 
     /// The mark as a merge condition (META-1).

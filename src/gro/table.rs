@@ -18,8 +18,23 @@ pub(super) const PER_BUCKET: usize = 8;
 /// Where a flow belongs: its bucket, and a tag that tells most flows of a bucket apart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home {
-    pub(super) bucket: u8,
-    pub(super) tag: u32,
+    bucket: u8,
+    tag: u32,
+}
+
+impl Home {
+    /// ENG-2: the bucket is `bucket` modulo their number; the tag comes from other bits of `hash`.
+    #[inline]
+    pub(super) const fn new(bucket: u64, hash: u64) -> Self {
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "three bits for the bucket, the high half for the tag"
+        )]
+        Self {
+            bucket: (bucket % BUCKETS as u64) as u8,
+            tag: (hash >> 32) as u32,
+        }
+    }
 }
 
 /// Where a held packet is.
@@ -29,28 +44,34 @@ pub(super) struct Slot {
     entry: u8,
 }
 
-/// Slot numbers from oldest to youngest, one byte each, the oldest in the lowest byte.
+impl Slot {
+    pub(super) const fn bucket(self) -> u8 {
+        self.bucket
+    }
+}
+
+/// Entry numbers from oldest to youngest, one byte each, the oldest in the lowest byte.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ages {
     order: u64,
-    len: u32,
+    len: u8,
 }
 
 impl Ages {
+    const fn nth(self, rank: u8) -> Option<u8> {
+        if rank >= self.len {
+            return None;
+        }
+        Some(self.order.to_le_bytes()[rank as usize % PER_BUCKET])
+    }
+
     const fn oldest(self) -> Option<u8> {
         self.nth(0)
     }
 
-    const fn nth(self, rank: u32) -> Option<u8> {
-        if rank >= self.len {
-            return None;
-        }
-        Some((self.order >> (8 * rank) & 0xff) as u8)
-    }
-
-    const fn push(&mut self, entry: u8) {
-        if self.len < 8 {
-            self.order |= (entry as u64) << (8 * self.len);
+    fn push(&mut self, entry: u8) {
+        if usize::from(self.len) < PER_BUCKET {
+            self.order |= u64::from(entry) << (8 * self.len);
             self.len += 1;
         }
     }
@@ -59,8 +80,8 @@ impl Ages {
         let Some(rank) = (0..self.len).find(|rank| self.nth(*rank) == Some(entry)) else {
             return;
         };
-        let younger = u64::MAX << (8 * rank);
-        self.order = (self.order & !younger) | (self.order >> 8 & younger);
+        let from_here = u64::MAX << (8 * rank);
+        self.order = (self.order & !from_here) | (self.order >> 8 & from_here);
         self.len -= 1;
     }
 }
@@ -103,19 +124,42 @@ impl<B> Bucket<B> {
 
     #[inline]
     fn entry(&self, entry: u8) -> Option<&HeldPacket<B>> {
-        self.entries.get(usize::from(entry))?.as_ref()
+        self.entries[usize::from(entry) % PER_BUCKET].as_ref()
     }
 
-    fn oldest(&self) -> Option<&HeldPacket<B>> {
-        self.entry(self.ages.oldest()?)
+    #[inline]
+    fn entry_mut(&mut self, entry: u8) -> &mut Option<HeldPacket<B>> {
+        &mut self.entries[usize::from(entry) % PER_BUCKET]
+    }
+
+    /// Holds a packet as the youngest, in place of the oldest if all entries are used.
+    #[inline]
+    fn insert(&mut self, tag: u32, held: HeldPacket<B>) -> Option<HeldPacket<B>> {
+        let entry = if self.used == u8::MAX {
+            let oldest = self.ages.oldest().unwrap_or_default();
+            self.ages.remove(oldest);
+            oldest
+        } else {
+            lowest_bit(!self.used)
+        };
+        self.tags[usize::from(entry) % PER_BUCKET] = tag;
+        self.used |= 1 << entry;
+        self.ages.push(entry);
+        self.entry_mut(entry).replace(held)
+    }
+
+    #[inline]
+    fn remove(&mut self, entry: u8) -> Option<HeldPacket<B>> {
+        let held = self.entry_mut(entry).take()?;
+        self.used &= !(1 << entry);
+        self.ages.remove(entry);
+        Some(held)
     }
 }
 
 /// All held packets of an engine.
 pub(super) struct Table<B> {
     buckets: Box<[Bucket<B>; BUCKETS]>,
-    /// One bit per bucket that holds something.
-    occupied: u8,
     held: usize,
 }
 
@@ -123,7 +167,6 @@ impl<B> Table<B> {
     pub(super) fn new() -> Self {
         Self {
             buckets: Box::new(core::array::from_fn(|_| Bucket::new())),
-            occupied: 0,
             held: 0,
         }
     }
@@ -135,128 +178,95 @@ impl<B> Table<B> {
     /// Finds the packet of a flow. There is at most one.
     #[inline]
     pub(super) fn find(&self, home: Home, key: &FlowKey) -> Option<Slot> {
-        let entry = self.bucket(home.bucket)?.find(home.tag, key)?;
+        let entry = self.bucket(home.bucket).find(home.tag, key)?;
         Some(Slot {
             bucket: home.bucket,
             entry,
         })
     }
 
-    /// Finds any packet between two hosts.
+    /// Finds any packet between two hosts, the next one of a flush first.
     pub(super) fn find_between(&self, pair: &AddressPair) -> Option<Slot> {
-        self.slots().find(|slot| {
-            self.get(*slot)
-                .is_some_and(|held| held.key.is_between(pair))
-        })
+        (0_u8..)
+            .zip(self.buckets.iter())
+            .find_map(|(bucket, entries)| {
+                (0..entries.ages.len)
+                    .filter_map(|rank| entries.ages.nth(rank))
+                    .find(|entry| {
+                        entries
+                            .entry(*entry)
+                            .is_some_and(|held| held.key.is_between(pair))
+                    })
+                    .map(|entry| Slot { bucket, entry })
+            })
     }
 
     #[inline]
     pub(super) fn get(&self, slot: Slot) -> Option<&HeldPacket<B>> {
-        self.bucket(slot.bucket)?.entry(slot.entry)
+        self.bucket(slot.bucket).entry(slot.entry)
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut HeldPacket<B>> {
-        self.buckets
-            .get_mut(usize::from(slot.bucket))?
-            .entries
-            .get_mut(usize::from(slot.entry))?
-            .as_mut()
+        self.bucket_mut(slot.bucket).entry_mut(slot.entry).as_mut()
     }
 
-    /// The packet that has to leave before another can be held in this bucket.
+    /// Holds a packet as the youngest of its bucket. Returns the oldest, which had to make room,
+    /// if the bucket was full (ENG-3).
     #[inline]
-    pub(super) fn evictee(&self, bucket: u8) -> Option<Slot> {
-        let full = self.bucket(bucket)?;
-        (full.used == u8::MAX)
-            .then(|| full.ages.oldest())
-            .flatten()
-            .map(|entry| Slot { bucket, entry })
-    }
-
-    /// Holds a packet as the youngest of its bucket. Gives it back if the bucket is full.
-    #[inline]
-    pub(super) fn insert(&mut self, home: Home, held: HeldPacket<B>) -> Result<(), HeldPacket<B>> {
-        let Some(bucket) = self.buckets.get_mut(usize::from(home.bucket)) else {
-            return Err(held);
-        };
-        let entry = lowest_bit(!bucket.used);
-        let place = usize::from(entry);
-        let (Some(tag), Some(empty)) = (bucket.tags.get_mut(place), bucket.entries.get_mut(place))
-        else {
-            return Err(held);
-        };
-        *tag = home.tag;
-        *empty = Some(held);
-        bucket.used |= 1 << entry;
-        bucket.ages.push(entry);
-        self.occupied |= 1 << home.bucket;
-        self.held += 1;
-        Ok(())
+    pub(super) fn insert(&mut self, home: Home, held: HeldPacket<B>) -> Option<HeldPacket<B>> {
+        let evicted = self.bucket_mut(home.bucket).insert(home.tag, held);
+        self.held += usize::from(evicted.is_none());
+        evicted
     }
 
     /// Takes a packet out.
     #[inline]
     pub(super) fn remove(&mut self, slot: Slot) -> Option<HeldPacket<B>> {
-        let bucket = self.buckets.get_mut(usize::from(slot.bucket))?;
-        let held = bucket.entries.get_mut(usize::from(slot.entry))?.take()?;
-        bucket.used &= !(1 << slot.entry);
-        bucket.ages.remove(slot.entry);
-        if bucket.used == 0 {
-            self.occupied &= !(1 << slot.bucket);
-        }
+        let held = self.bucket_mut(slot.bucket).remove(slot.entry)?;
         self.held -= 1;
         Some(held)
     }
 
-    /// The next packet of a flush (ENG-5): of the first bucket from `from` on whose oldest is at
-    /// most as young as `newest`, that oldest.
+    /// The next packet of a flush (ENG-5): of the first bucket from `from` on whose oldest was
+    /// created at `newest` or before, that oldest.
     pub(super) fn next_flushed(&self, from: u8, newest: Instant) -> Option<Slot> {
-        (from..BUCKETS as u8).find_map(|bucket| {
-            if self.occupied & 1 << bucket == 0 {
-                return None;
-            }
-            let entry = self.bucket(bucket)?.ages.oldest()?;
-            let slot = Slot { bucket, entry };
-            (self.get(slot)?.created <= newest).then_some(slot)
-        })
+        self.oldest_of_each()
+            .skip(usize::from(from))
+            .flatten()
+            .find(|(_, created)| *created <= newest)
+            .map(|(slot, _)| slot)
     }
 
     /// The packet that was created first (ENG-7).
     pub(super) fn oldest(&self) -> Option<(Slot, Instant)> {
-        (0..BUCKETS as u8)
-            .filter_map(|bucket| {
-                let full = self.bucket(bucket)?;
-                let entry = full.ages.oldest()?;
-                Some((Slot { bucket, entry }, full.oldest()?.created))
-            })
+        self.oldest_of_each()
+            .flatten()
             .min_by_key(|(_, created)| *created)
     }
 
-    /// All used slots in the order of a flush.
-    fn slots(&self) -> impl Iterator<Item = Slot> {
-        (0_u8..)
-            .zip(self.buckets.iter())
-            .flat_map(|(bucket, full)| {
-                (0..full.ages.len)
-                    .filter_map(move |rank| full.ages.nth(rank))
-                    .map(move |entry| Slot { bucket, entry })
-            })
+    /// The oldest packet of each bucket with its creation time.
+    fn oldest_of_each(&self) -> impl Iterator<Item = Option<(Slot, Instant)>> {
+        (0_u8..).zip(self.buckets.iter()).map(|(bucket, entries)| {
+            let entry = entries.ages.oldest()?;
+            let created = entries.entry(entry)?.created;
+            Some((Slot { bucket, entry }, created))
+        })
     }
 
     #[inline]
-    fn bucket(&self, bucket: u8) -> Option<&Bucket<B>> {
-        self.buckets.get(usize::from(bucket))
+    fn bucket(&self, bucket: u8) -> &Bucket<B> {
+        &self.buckets[usize::from(bucket) % BUCKETS]
     }
-}
 
-impl Slot {
-    pub(super) const fn bucket(self) -> u8 {
-        self.bucket
+    #[inline]
+    fn bucket_mut(&mut self, bucket: u8) -> &mut Bucket<B> {
+        &mut self.buckets[usize::from(bucket) % BUCKETS]
     }
 }
 
 #[inline]
+#[allow(clippy::cast_possible_truncation, reason = "at most 8")]
 const fn lowest_bit(bits: u8) -> u8 {
     bits.trailing_zeros() as u8
 }

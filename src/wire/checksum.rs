@@ -214,7 +214,7 @@ pub fn complete(frame: &mut [u8], csum_start: u16, csum_offset: u16) -> Result<(
 /// 0xffff (RFC 768).
 #[must_use]
 pub const fn stored_form(checksum: u16, csum_offset: u16) -> u16 {
-    if checksum == 0 && csum_offset as usize == super::udp::CHECKSUM_OFFSET {
+    if checksum == 0 && csum_offset == super::udp::CHECKSUM_OFFSET {
         0xffff
     } else {
         checksum

@@ -5,7 +5,7 @@ use super::ipv4::Ipv4;
 use super::ipv6::{self, Ipv6};
 use super::layout::{Layout, Network, Transport};
 use super::tcp::{self, Tcp};
-use super::vnet_hdr::{F_NEEDS_CSUM, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, VnetHdr};
+use super::vnet_hdr::{F_NEEDS_CSUM, GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, VnetHdr};
 use super::{ethernet, udp};
 
 /// Why a segmentation header does not fit its frame.
@@ -168,6 +168,6 @@ fn transport(gso_type: u8, network: Network) -> Result<Transport, GsoFault> {
         (GSO_TCPV4, Network::Ipv4) | (GSO_TCPV6, Network::Ipv6) => Ok(Transport::Tcp),
         (GSO_UDP_L4, _) if gso_type & GSO_ECN == 0 => Ok(Transport::Udp),
         (GSO_TCPV4 | GSO_TCPV6, _) => Err(GsoFault::Protocol),
-        (GSO_NONE, _) | _ => Err(GsoFault::UnknownType),
+        _ => Err(GsoFault::UnknownType),
     }
 }

@@ -38,8 +38,8 @@ impl Transport {
     #[must_use]
     pub const fn checksum_offset(self) -> u16 {
         match self {
-            Self::Tcp => tcp::CHECKSUM_OFFSET as u16,
-            Self::Udp => udp::CHECKSUM_OFFSET as u16,
+            Self::Tcp => tcp::CHECKSUM_OFFSET,
+            Self::Udp => udp::CHECKSUM_OFFSET,
         }
     }
 

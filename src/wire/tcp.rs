@@ -5,7 +5,7 @@ use super::{array_at, array_at_mut, be16, be32};
 /// Bytes of a header without options.
 pub const HEADER_LEN: usize = 20;
 /// Where in the header the checksum lies.
-pub const CHECKSUM_OFFSET: usize = 16;
+pub const CHECKSUM_OFFSET: u16 = 16;
 /// IP protocol number.
 pub const PROTOCOL: u8 = 6;
 

@@ -5,7 +5,7 @@ use super::{array_at, array_at_mut, be16};
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 8;
 /// Where in the header the checksum lies.
-pub const CHECKSUM_OFFSET: usize = 6;
+pub const CHECKSUM_OFFSET: u16 = 6;
 /// IP protocol number.
 pub const PROTOCOL: u8 = 17;
 
