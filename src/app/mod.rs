@@ -8,6 +8,7 @@ mod config;
 mod cpus;
 mod file;
 pub mod logging;
+mod metrics;
 mod options;
 mod run;
 mod signals;

@@ -1,12 +1,31 @@
 //! The daemon's life from a checked configuration to the signal that ends it.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::sync::{Arc, OnceLock};
+use std::thread::Builder;
 
-use super::config::{Config, UplinkConfig};
+use log::{info, warn};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
+
+use super::config::{Config, Endpoint, UplinkConfig};
+use super::metrics;
+use super::options::QueueNum;
+use super::signals::{Signal, Signals};
+use crate::backend::{self, EndpointError, LinkHandle, QueueNumUnit, Sessions, StopHandle};
+use crate::device::{self, Features};
 use crate::sys::take_inherited;
 use crate::uplink::Uplink;
 use crate::uplink::tap::{Tap, TapError};
+use crate::worker::{DataThread, LinkReport, PairConfig, ThreadConfig};
+
+/// Receive buffers of each queue pair. Sixteen full budgets: what is held and what waits for the
+/// guest together; when they run out, the oldest packet is flushed (rule ENG-7).
+const POOL_FRAMES: usize = 1024;
+
+/// Most entries of a ring; QEMU offers no more either.
+const RING_SIZE_MAX: u16 = 1024;
 
 /// Why the daemon cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +41,12 @@ pub enum RunError {
         /// What is wrong with it.
         source: io::Error,
     },
+    /// The front-end cannot be reached.
+    #[error("the front-end's socket cannot be used")]
+    Endpoint(#[from] EndpointError),
+    /// A thread or descriptor cannot be had.
+    #[error("the process cannot get what it needs")]
+    Resources(#[from] io::Error),
 }
 
 /// Serves the front-end until a signal or, with `one_off`, the end of the first session.
@@ -29,13 +54,140 @@ pub enum RunError {
 /// # Errors
 /// See [`RunError`].
 pub fn run(config: Config) -> Result<(), RunError> {
-    let uplink = open_uplink(&config)?;
-    log::info!(
-        "{} is open with {} queues",
-        uplink.name(),
-        uplink.caps().queues
-    );
+    let mut signals = Signals::catch()?;
+    let mut uplink = open_uplink(&config)?;
+    let caps = uplink.caps();
+    info!("{} is open with {} queues", uplink.name(), caps.queues);
+
+    let link = Arc::new(OnceLock::new());
+    let threads = start_threads(&config, uplink.as_mut(), &link)?;
+    let controls = threads.iter().map(DataThread::control).collect();
+    let sessions = Sessions::new(
+        endpoint(&config.endpoint)?,
+        offer(&config, uplink.as_ref()),
+        controls,
+    )?;
+    // Nobody else sets it.
+    let _ = link.set(sessions.link());
+
+    let stop = StopHandle::new()?;
+    let stop_sessions = stop.clone();
+    let serving = Builder::new().name("sessions".into()).spawn(move || {
+        sessions.run(&stop_sessions);
+        stop_sessions.stop();
+    })?;
+    wait(&mut signals, &stop, &threads)?;
+    stop.stop();
+    if serving.join().is_err() {
+        warn!("the sessions ended with an internal error");
+    }
+    info!("end");
     Ok(())
+}
+
+/// Returns when a signal asks for the end or the last session is over.
+fn wait(signals: &mut Signals, stop: &StopHandle, threads: &[DataThread]) -> io::Result<()> {
+    loop {
+        let is_over = {
+            let (signal, over) = (signals.fd(), stop.as_fd());
+            let mut fds = [
+                PollFd::new(&signal, PollFlags::IN),
+                PollFd::new(&over, PollFlags::IN),
+            ];
+            retry_on_intr(|| poll(&mut fds, None))?;
+            !fds[1].revents().is_empty()
+        };
+        for signal in signals.take() {
+            match signal {
+                Signal::Stop => return Ok(()),
+                Signal::Counters => metrics::print(threads),
+            }
+        }
+        if is_over {
+            return Ok(());
+        }
+    }
+}
+
+fn start_threads(
+    config: &Config,
+    uplink: &mut dyn Uplink,
+    link: &Arc<OnceLock<LinkHandle>>,
+) -> io::Result<Vec<DataThread>> {
+    let report: LinkReport = {
+        let link = Arc::clone(link);
+        Arc::new(move |is_up| {
+            if let Some(link) = link.get() {
+                link.hold_down(!is_up);
+            }
+        })
+    };
+    let pair = PairConfig {
+        gro: config.gro,
+        napi: config.napi,
+        pool_frames: POOL_FRAMES,
+        mtu: config.mtu,
+    };
+    let start = |(index, queue)| {
+        let thread = ThreadConfig {
+            index,
+            cpu: config.cpus.as_ref().and_then(|cpus| cpus.for_thread(index)),
+            pair: pair.clone(),
+            link: Arc::clone(&report),
+        };
+        DataThread::spawn(thread, queue)
+    };
+    uplink
+        .take_queues()
+        .into_iter()
+        .enumerate()
+        .map(start)
+        .collect()
+}
+
+fn offer(config: &Config, uplink: &dyn Uplink) -> backend::Offer {
+    let tx = uplink.caps().tx;
+    let features: Features = device::Offer {
+        host: device::Offloads {
+            csum: tx.csum,
+            tso4: tx.tso4,
+            tso6: tx.tso6,
+            ecn: tx.ecn,
+            uso: tx.uso,
+        },
+        guest_uso: false,
+        multiqueue: config.queue_pairs > 1,
+        mtu: config.mtu.is_some(),
+        config_space: false,
+    }
+    .features();
+    backend::Offer {
+        features: features.bits(),
+        ring_size_max: RING_SIZE_MAX,
+        queue_num_unit: match config.queue_num {
+            QueueNum::Pairs => QueueNumUnit::Pairs,
+            QueueNum::Vrings => QueueNumUnit::Vrings,
+        },
+        config_space: None,
+    }
+}
+
+fn endpoint(endpoint: &Endpoint) -> Result<backend::Endpoint, RunError> {
+    Ok(match endpoint {
+        Endpoint::Listen { path, mode } => backend::Endpoint::Listen {
+            path: path.clone(),
+            mode: *mode,
+        },
+        Endpoint::Connect { path, reconnect } => backend::Endpoint::Connect {
+            path: path.clone(),
+            retry: *reconnect,
+        },
+        Endpoint::Fd(fd) => backend::Endpoint::Fd(inherited(*fd)?),
+    })
+}
+
+fn inherited(fd: RawFd) -> Result<OwnedFd, RunError> {
+    take_inherited(fd).map_err(|source| RunError::Inherited { fd, source })
 }
 
 fn open_uplink(config: &Config) -> Result<Box<dyn Uplink>, RunError> {
@@ -44,9 +196,10 @@ fn open_uplink(config: &Config) -> Result<Box<dyn Uplink>, RunError> {
             Tap::open(name, config.queue_pairs, *persistence)?
         }
         UplinkConfig::TapFds(numbers) => {
-            let inherit =
-                |&fd| take_inherited(fd).map_err(|source| RunError::Inherited { fd, source });
-            let fds = numbers.iter().map(inherit).collect::<Result<_, _>>()?;
+            let fds = numbers
+                .iter()
+                .map(|&fd| inherited(fd))
+                .collect::<Result<_, _>>()?;
             Tap::from_fds(fds, config.queue_pairs)?
         }
     };

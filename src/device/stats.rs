@@ -1,5 +1,7 @@
 //! Plain counters, owned by the queue that counts.
 
+use std::ops::AddAssign;
+
 use super::tx_check::TxDrop;
 
 /// Interrupts of one queue.
@@ -81,5 +83,37 @@ impl TxDrops {
 
     pub(super) fn count(&mut self, reason: TxDrop) {
         self.0[reason as usize] += 1;
+    }
+}
+
+impl AddAssign for NotifyStats {
+    fn add_assign(&mut self, other: Self) {
+        self.sent += other.sent;
+        self.suppressed += other.suppressed;
+    }
+}
+
+impl AddAssign for RxQueueStats {
+    fn add_assign(&mut self, other: Self) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+        self.buffers += other.buffers;
+        self.bad_chains += other.bad_chains;
+        self.spoilt_chains += other.spoilt_chains;
+        self.buffer_waits += other.buffer_waits;
+        self.too_big += other.too_big;
+        self.notify += other.notify;
+    }
+}
+
+impl AddAssign for TxQueueStats {
+    fn add_assign(&mut self, other: Self) {
+        self.frames += other.frames;
+        self.bytes += other.bytes;
+        self.copied += other.copied;
+        for (count, more) in self.drops.0.iter_mut().zip(other.drops.0) {
+            *count += more;
+        }
+        self.notify += other.notify;
     }
 }

@@ -255,7 +255,7 @@ impl DropReason {
 }
 
 /// Counters of one engine. All only grow.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroStats {
     /// Frames given to the engine.
     pub frames: u64,

@@ -1,5 +1,29 @@
 //! Data threads: the only place where device, uplink, GRO and NAPI meet.
+//!
+//! There is one thread for each queue pair. It lives as long as the daemon, owns one queue of the
+//! uplink, and serves whatever guest the protocol side sets up ([`PairControl::apply`]). All
+//! state of a pair belongs to its thread: there is no lock, and nothing that two threads share.
+//!
+//! - `handle`: what the protocol side says to a thread;
+//! - `mailbox`: how it gets there;
+//! - `thread`: the loop, its place, and what becomes of a panic;
+//! - `waiter`: the epoll set with masking;
+//! - `pair`: two directions and one uplink queue, started and stopped together;
+//! - `receive`, `deliver`: uplink, engine, poll model, ring;
+//! - `transmit`: ring, checks, uplink;
+//! - `stats`: what is counted.
 
+mod deliver;
 mod handle;
+mod mailbox;
+mod pair;
+mod receive;
+mod stats;
+mod thread;
+mod transmit;
+mod waiter;
 
 pub use handle::{PairControl, PairSetup, Positions, RingSetup};
+pub use pair::PairConfig;
+pub use stats::{PairStats, ReceiveStats, TransmitStats};
+pub use thread::{DataThread, LinkReport, ThreadConfig};

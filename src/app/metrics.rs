@@ -1,0 +1,118 @@
+//! The counters as one line of JSON, for whoever sends `SIGUSR1`.
+//!
+//! One object a queue pair. Names follow the words of the rules: a *frame* is what was on the
+//! wire, a *packet* is what the guest got.
+
+use std::io::{self, Write};
+
+use serde_json::{Map, Value, json};
+
+use crate::device::{NotifyStats, TxQueueStats};
+use crate::gro::{Bail, DropReason, FlushReason, GroStats};
+use crate::worker::{DataThread, PairStats, ReceiveStats, TransmitStats};
+
+/// Prints the counters of all queue pairs on standard error.
+pub(super) fn print(threads: &[DataThread]) {
+    let pairs: Vec<Value> = threads
+        .iter()
+        .map(|thread| thread.stats().as_ref().map_or(Value::Null, pair))
+        .collect();
+    let line = json!({ "queue_pairs": pairs });
+    // Nobody is left to tell if this cannot be printed.
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+fn pair(stats: &PairStats) -> Value {
+    json!({
+        "rx": receive(&stats.receive),
+        "tx": transmit(&stats.transmit),
+        "uplink": {
+            "rx_truncated": stats.uplink.rx_truncated,
+            "rx_errors": stats.uplink.rx_errors,
+        },
+        "internal_errors": stats.internal_errors,
+    })
+}
+
+fn receive(stats: &ReceiveStats) -> Value {
+    json!({
+        "gro": gro(&stats.gro),
+        "packets": stats.ring.packets,
+        "bytes": stats.ring.bytes,
+        "buffers": stats.ring.buffers,
+        "bad_chains": stats.ring.bad_chains,
+        "spoilt_chains": stats.ring.spoilt_chains,
+        "buffer_waits": stats.buffer_waits,
+        "polls": stats.polls,
+        "hand_overs": stats.hand_overs,
+        "pool_empty": stats.pool_empty,
+        "resegmented": stats.resegmented,
+        "dropped": {
+            "above_mtu": stats.above_mtu,
+            "at_stop": stats.dropped_at_stop,
+            "too_big": stats.dropped_too_big,
+        },
+        "notifications": notify(stats.ring.notify),
+    })
+}
+
+fn gro(stats: &GroStats) -> Value {
+    let bails = Bail::all().map(|bail| (bail.name(), stats.bailed(bail)));
+    let flushes = FlushReason::all().map(|reason| (reason.name(), stats.completed(reason)));
+    let drops = DropReason::ALL.map(|reason| (reason.name(), stats.dropped(reason)));
+    json!({
+        "frames": stats.frames,
+        "bytes": stats.bytes,
+        "merged": stats.merged,
+        "held": stats.held,
+        "normal": stats.normal,
+        "bypassed": stats.bypassed,
+        "host_gso": stats.host_gso,
+        "super_frames": stats.super_frames,
+        "super_frame_segs": stats.super_frame_segs,
+        "bailed": nonzero(bails),
+        "completed": nonzero(flushes),
+        "dropped": nonzero(drops.into_iter()),
+    })
+}
+
+fn transmit(stats: &TransmitStats) -> Value {
+    json!({
+        "frames": stats.frames,
+        "completed_frames": stats.ring.frames,
+        "completed_bytes": stats.ring.bytes,
+        "copied": stats.ring.copied,
+        "drains": stats.drains,
+        "uplink_full": stats.uplink_full,
+        "dropped": {
+            "refused_by_host": stats.dropped_refused,
+            "link_down": stats.dropped_down,
+            "ring_disabled": stats.dropped_disabled,
+            "bad_frame": bad_frames(&stats.ring),
+        },
+        "notifications": notify(stats.ring.notify),
+    })
+}
+
+fn bad_frames(stats: &TxQueueStats) -> Value {
+    nonzero(
+        stats
+            .drops
+            .iter()
+            .map(|(reason, count)| (reason.name(), count)),
+    )
+}
+
+fn notify(stats: NotifyStats) -> Value {
+    json!({ "sent": stats.sent, "suppressed": stats.suppressed })
+}
+
+/// An object of those counters that ever counted.
+fn nonzero(counters: impl Iterator<Item = (&'static str, u64)>) -> Value {
+    let counters = counters.filter(|(_, count)| *count > 0);
+    Value::Object(
+        counters
+            .map(|(name, count)| (name.to_owned(), count.into()))
+            .collect::<Map<_, _>>(),
+    )
+}

@@ -1,0 +1,360 @@
+//! One queue pair: its two rings and its uplink queue, served one event at a time.
+//!
+//! The pair owns everything it touches, so no lock exists. It is in one of two states: *idle*
+//! (no set-up, the uplink masked) or *serving*. Every change of the set-up goes through
+//! [`QueuePair::apply`], which first lets go of all that the old one held.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use log::{debug, info, warn};
+
+use super::handle::{PairSetup, Positions, RingSetup};
+use super::receive::{Receive, Served};
+use super::stats::PairStats;
+use super::thread::LinkReport;
+use super::transmit::Transmit;
+use super::waiter::{Token, Waiter};
+use crate::device::{Features, RingConfig, RingFault, RxQueue, SplitRing, TxQueue};
+use crate::gro::GroConfig;
+use crate::napi::NapiConfig;
+use crate::sys::{Batch, GuestMap, Interest, Ready};
+use crate::time::Instant;
+use crate::uplink::{Offloads, TxFrame, UplinkQueue};
+use crate::wire::VnetHdr;
+
+/// How a queue pair works, the same for every guest that comes.
+#[derive(Clone, Debug)]
+pub struct PairConfig {
+    /// Merging.
+    pub gro: GroConfig,
+    /// Polling and flushing.
+    pub napi: NapiConfig,
+    /// Receive buffers of the pair.
+    pub pool_frames: usize,
+    /// The MTU offered to the guest, in bytes behind the Ethernet header; `None` if none is.
+    pub mtu: Option<u16>,
+}
+
+/// State of the host side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    /// Frames flow.
+    Up,
+    /// The interface is down and may come back; frames from the guest are dropped and counted.
+    Down,
+    /// The device is gone for good. Nothing is read or sent any more.
+    Gone,
+}
+
+/// The uplink queue and what is known about it, shared by both directions.
+pub(super) struct Host {
+    pub(super) queue: Box<dyn UplinkQueue>,
+    pub(super) link: Link,
+    report: LinkReport,
+}
+
+impl Host {
+    /// Notes a change of the link, says so once, and reports a loss for good.
+    pub(super) fn set_link(&mut self, link: Link, why: &dyn std::fmt::Display) {
+        if self.link == link || self.link == Link::Gone {
+            return;
+        }
+        self.link = link;
+        match link {
+            Link::Up => info!("uplink is up"),
+            Link::Down => warn!("uplink is down: {why}"),
+            Link::Gone => {
+                warn!("uplink is gone: {why}");
+                (self.report)(false);
+            }
+        }
+    }
+}
+
+/// A queue pair and its share of the data thread.
+pub(super) struct QueuePair {
+    host: Host,
+    waiter: Waiter,
+    receive: Receive,
+    transmit: Transmit,
+    setup: PairSetup,
+    internal_errors: u64,
+}
+
+impl QueuePair {
+    pub(super) fn new(
+        config: &PairConfig,
+        queue: Box<dyn UplinkQueue>,
+        waiter: Waiter,
+        report: LinkReport,
+    ) -> Self {
+        Self {
+            host: Host {
+                queue,
+                link: Link::Up,
+                report,
+            },
+            waiter,
+            receive: Receive::new(config),
+            transmit: Transmit::default(),
+            setup: PairSetup::default(),
+            internal_errors: 0,
+        }
+    }
+
+    /// Waits for the next event or deadline.
+    pub(super) fn wait(&mut self, now: Instant) -> io::Result<Batch> {
+        self.watch();
+        let timeout = if self.receive.is_due(now) || self.transmit.is_pending() {
+            Some(core::time::Duration::ZERO)
+        } else {
+            self.receive.deadline().map(|deadline| deadline - now)
+        };
+        self.waiter.wait(timeout)
+    }
+
+    /// Sets what is to be reported of the uplink to what both directions can use.
+    fn watch(&mut self) {
+        if self.host.link == Link::Gone {
+            self.waiter.forget_uplink(self.host.queue.fd());
+            return;
+        }
+        let wish = match (self.receive.wants_frames(), self.transmit.wants_room()) {
+            (true, true) => Interest::ReadWrite,
+            (true, false) => Interest::Read,
+            (false, true) => Interest::Write,
+            (false, false) => Interest::Errors,
+        };
+        if let Err(error) = self.waiter.watch_uplink(self.host.queue.fd(), wish) {
+            self.host.set_link(Link::Gone, &error);
+        }
+    }
+
+    pub(super) fn rx_kicked(&mut self) {
+        self.receive.kicked();
+    }
+
+    pub(super) fn tx_kicked(&mut self) {
+        self.transmit.kicked();
+    }
+
+    pub(super) fn uplink_ready(&mut self, ready: Ready) {
+        if ready.failed && !self.receive.wants_frames() {
+            // Nobody reads at the moment, so nobody would learn the reason from a read.
+            self.host.set_link(Link::Gone, &"the device was removed");
+            return;
+        }
+        if ready.readable || ready.failed {
+            self.receive.readable();
+        }
+        if ready.writable {
+            self.transmit.writable();
+        }
+    }
+
+    /// Does what events and deadlines have scheduled.
+    pub(super) fn work(&mut self, now: Instant) {
+        if self.receive.is_due(now) {
+            let served = self.receive.poll(now, &mut self.host);
+            act(served, self.setup.rx.as_ref());
+        }
+        if self.transmit.is_pending() {
+            let served = self.transmit.drain(&mut self.host);
+            act(served, self.setup.tx.as_ref());
+        }
+    }
+
+    /// Replaces the set-up. See [`super::PairControl::apply`].
+    pub(super) fn apply(&mut self, now: Instant, setup: PairSetup) -> Positions {
+        let served = self.receive.teardown();
+        act(served, self.setup.rx.as_ref());
+        let old = core::mem::take(&mut self.setup);
+        let positions = Positions {
+            rx: self.receive.take_position(),
+            tx: self.transmit.take_position(),
+        };
+        for ring in [old.rx.as_ref(), old.tx.as_ref()].into_iter().flatten() {
+            if let Some(kick) = &ring.kick {
+                self.waiter.remove_kick(kick.as_fd());
+            }
+        }
+        self.setup = setup;
+        self.start(&old, positions);
+        debug!("set-up applied at {now:?}: {:?}", self.setup);
+        positions
+    }
+
+    /// Builds the rings of the current set-up and tells the uplink what the guest accepts.
+    fn start(&mut self, old: &PairSetup, positions: Positions) {
+        let features = Features::from_bits(self.setup.features);
+        let map = self
+            .setup
+            .memory
+            .clone()
+            .map(|memory| Rc::new(GuestMap::new(memory)));
+        let ring = |ring: Option<&RingSetup>, old: Option<&RingSetup>, at, which: &str| {
+            let (ring, map) = (ring?, map.as_ref()?);
+            let at = resume_at(ring, old, at);
+            match ring_of(ring, at, features, map) {
+                Ok(ring) => Some(ring),
+                Err(error) => {
+                    warn!("the {which} ring cannot be served: {error}");
+                    report_broken(ring);
+                    None
+                }
+            }
+        };
+        let rx = ring(
+            self.setup.rx.as_ref(),
+            old.rx.as_ref(),
+            positions.rx,
+            "receive",
+        );
+        let tx = ring(
+            self.setup.tx.as_ref(),
+            old.tx.as_ref(),
+            positions.tx,
+            "transmit",
+        );
+        self.watch_kicks();
+        let offloads = if rx.is_some() {
+            offloads(features)
+        } else {
+            Offloads::default()
+        };
+        self.set_offloads(offloads);
+        let enabled = |ring: &Option<RingSetup>| ring.as_ref().is_some_and(|ring| ring.enabled);
+        let rx = rx.map(|ring| RxQueue::new(ring, features));
+        let tx = tx.map(|ring| TxQueue::new(ring, features));
+        self.receive.start(rx, enabled(&self.setup.rx), features);
+        self.transmit.start(tx, enabled(&self.setup.tx));
+    }
+
+    fn watch_kicks(&mut self) {
+        let rings = [
+            (Token::RxKick, &self.setup.rx),
+            (Token::TxKick, &self.setup.tx),
+        ];
+        for (token, ring) in rings {
+            let Some(kick) = ring.as_ref().and_then(|ring| ring.kick.as_ref()) else {
+                continue;
+            };
+            if let Err(error) = self.waiter.add_kick(token, kick.as_fd()) {
+                warn!("the guest's kick cannot be waited for: {error}");
+            }
+        }
+    }
+
+    fn set_offloads(&mut self, offloads: Offloads) {
+        if self.host.link == Link::Gone {
+            return;
+        }
+        if let Err(error) = self.host.queue.set_offloads(offloads) {
+            warn!("the uplink refuses offloads {offloads:?}: {error}");
+        }
+    }
+
+    /// Sends a frame of our own, as it is.
+    pub(super) fn announce(&mut self, frame: &[u8]) {
+        let frame = TxFrame {
+            vnet: VnetHdr::default(),
+            head: frame,
+            rest: &[],
+        };
+        if let Err(error) = self.host.queue.send(&frame) {
+            warn!("announcement not sent: {error}");
+        }
+    }
+
+    /// Forgets the rings after an internal error, touching neither them nor what was held.
+    pub(super) fn abandon(&mut self) {
+        self.internal_errors += 1;
+        for ring in [self.setup.rx.as_ref(), self.setup.tx.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            if let Some(kick) = &ring.kick {
+                self.waiter.remove_kick(kick.as_fd());
+            }
+            report_broken(ring);
+        }
+        self.setup = PairSetup::default();
+        self.receive.abandon();
+        self.transmit.abandon();
+    }
+
+    pub(super) fn stats(&self) -> PairStats {
+        PairStats {
+            receive: self.receive.stats(),
+            transmit: self.transmit.stats(),
+            uplink: self.host.queue.stats(),
+            internal_errors: self.internal_errors,
+        }
+    }
+}
+
+/// Interrupts the guest, or tells the front-end that the ring is broken.
+fn act(served: Served, ring: Option<&RingSetup>) {
+    let Some(ring) = ring else { return };
+    match served {
+        Served::Quiet => {}
+        Served::Notify => {
+            if let Some(call) = &ring.call {
+                signal(call);
+            }
+        }
+        Served::Broken => report_broken(ring),
+    }
+}
+
+fn report_broken(ring: &RingSetup) {
+    if let Some(err) = &ring.err {
+        signal(err);
+    }
+}
+
+/// Adds one to an event descriptor of the front-end. It was made non-blocking when it came, and a
+/// counter that is full has been signalled already, so there is nothing to do about an error.
+fn signal(fd: &OwnedFd) {
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}
+
+/// A ring that goes on keeps its position; one that was started anew says where it starts.
+fn resume_at(ring: &RingSetup, old: Option<&RingSetup>, position: Option<u16>) -> u16 {
+    match (old, position) {
+        (Some(old), Some(position)) if old.epoch == ring.epoch => position,
+        _ => ring.next_avail,
+    }
+}
+
+fn ring_of(
+    ring: &RingSetup,
+    next_avail: u16,
+    features: Features,
+    map: &Rc<GuestMap>,
+) -> Result<SplitRing, RingFault> {
+    let config = RingConfig {
+        size: ring.size,
+        desc: ring.desc_table,
+        avail: ring.avail_ring,
+        used: ring.used_ring,
+        next_avail,
+        event_idx: features.contains(Features::EVENT_IDX),
+        indirect: features.contains(Features::INDIRECT_DESC),
+    };
+    SplitRing::new(config, Rc::clone(map))
+}
+
+/// What the guest accepts, as the uplink wants to hear it (rule TX-6).
+fn offloads(features: Features) -> Offloads {
+    let guest = features.guest_offloads();
+    Offloads {
+        csum: guest.csum,
+        tso4: guest.tso4,
+        tso6: guest.tso6,
+        ecn: guest.ecn,
+        uso: guest.uso,
+    }
+}

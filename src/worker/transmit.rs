@@ -1,0 +1,165 @@
+//! From the guest: transmit ring -> checks -> uplink.
+//!
+//! A drain takes frames in order until the ring is empty, a quota is used up, or the uplink takes
+//! no more. The guest's kicks are off while frames are taken and come on again when the ring is
+//! empty (rule TX-11). A frame that the uplink has no room for stays at the head of the ring, its
+//! descriptors not returned, and nothing overtakes it.
+
+use log::warn;
+
+use super::pair::{Host, Link};
+use super::receive::Served;
+use super::stats::TransmitStats;
+use crate::device::{QueueFault, Tx, TxQueue};
+use crate::uplink::{SendError, TxFrame};
+
+/// Frames of one drain before others get their turn.
+///
+/// Source: rule TX-3; `dev_tx_weight` in `net/core/dev.c`.
+const TX_QUOTA: usize = 64;
+
+/// The transmit half of a queue pair.
+#[derive(Default)]
+pub(super) struct Transmit {
+    queue: Option<TxQueue>,
+    enabled: bool,
+    /// Frames may be waiting in the ring.
+    pending: bool,
+    /// The uplink was full; it will say when it is writable.
+    full: bool,
+    stats: TransmitStats,
+}
+
+impl Transmit {
+    /// Whether [`drain`](Self::drain) has something to do.
+    pub(super) fn is_pending(&self) -> bool {
+        self.pending && !self.full && self.queue.is_some()
+    }
+
+    /// Whether writability of the uplink is of interest.
+    pub(super) fn wants_room(&self) -> bool {
+        self.full && self.queue.is_some()
+    }
+
+    pub(super) fn kicked(&mut self) {
+        self.pending = true;
+    }
+
+    pub(super) fn writable(&mut self) {
+        self.full = false;
+    }
+
+    /// Takes up to a quota of frames from the ring and sends them.
+    pub(super) fn drain(&mut self, host: &mut Host) -> Served {
+        let Some(mut queue) = self.queue.take() else {
+            return Served::Quiet;
+        };
+        self.stats.drains += 1;
+        match self.send_quota(&mut queue, host) {
+            Ok(()) => {
+                let served = Served::from(queue.publish() && queue.needs_notification());
+                self.queue = Some(queue);
+                served
+            }
+            Err(fault) => {
+                warn!("transmit ring stopped: {fault}");
+                self.retire(&queue);
+                Served::Broken
+            }
+        }
+    }
+
+    fn send_quota(&mut self, queue: &mut TxQueue, host: &mut Host) -> Result<(), QueueFault> {
+        queue.ring_mut().disable_notifications();
+        for _ in 0..TX_QUOTA {
+            let Some(next) = queue.peek()? else {
+                // The guest may have added one before it saw that kicks are on again.
+                self.pending = queue.ring_mut().enable_notifications()?;
+                return Ok(());
+            };
+            match next {
+                // Returned to the guest and counted by the queue.
+                Tx::Dropped(_) => {}
+                Tx::Frame(frame) if self.enabled => {
+                    let frame = TxFrame {
+                        vnet: frame.vnet,
+                        head: frame.head,
+                        rest: frame.rest(),
+                    };
+                    if !self.send(&frame, host) {
+                        self.full = true;
+                        return Ok(());
+                    }
+                    queue.complete();
+                }
+                Tx::Frame(_) => {
+                    self.stats.dropped_disabled += 1;
+                    queue.complete();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends one frame, or drops and counts it; `false` if it has to be kept.
+    fn send(&mut self, frame: &TxFrame<'_>, host: &mut Host) -> bool {
+        if host.link == Link::Gone {
+            self.stats.dropped_down += 1;
+            return true;
+        }
+        match host.queue.send(frame) {
+            Ok(()) => {
+                self.stats.frames += 1;
+                host.set_link(Link::Up, &"");
+            }
+            Err(SendError::Full) => {
+                self.stats.uplink_full += 1;
+                return false;
+            }
+            Err(SendError::Refused(_)) => self.stats.dropped_refused += 1,
+            Err(SendError::Down) => {
+                self.stats.dropped_down += 1;
+                host.set_link(Link::Down, &SendError::Down);
+            }
+            Err(error @ SendError::Gone(_)) => {
+                self.stats.dropped_down += 1;
+                host.set_link(Link::Gone, &error);
+            }
+        }
+        true
+    }
+
+    /// Keeps the counters of a ring that ends.
+    fn retire(&mut self, queue: &TxQueue) {
+        self.stats.ring += *queue.stats();
+    }
+
+    /// Lets go of the ring; says where it stood.
+    pub(super) fn take_position(&mut self) -> Option<u16> {
+        self.full = false;
+        self.pending = false;
+        let queue = self.queue.take()?;
+        self.retire(&queue);
+        Some(queue.position())
+    }
+
+    pub(super) fn start(&mut self, queue: Option<TxQueue>, enabled: bool) {
+        self.queue = queue;
+        self.enabled = enabled;
+        // Frames may have been there before the kick could be seen.
+        self.pending = true;
+    }
+
+    /// After an internal error.
+    pub(super) fn abandon(&mut self) {
+        self.take_position();
+    }
+
+    pub(super) fn stats(&self) -> TransmitStats {
+        let mut stats = self.stats;
+        if let Some(queue) = &self.queue {
+            stats.ring += *queue.stats();
+        }
+        stats
+    }
+}
