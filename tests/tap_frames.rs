@@ -1,0 +1,388 @@
+//! Frames through a real tap: offloads, sizes, an interface that goes down or away. Needs root.
+//!
+//! The tap under test and a second one, the wire, are ports of a bridge, so the kernel forwards
+//! what is written on one to the other, and cuts what the other has not asked for.
+#![cfg(feature = "daemon")]
+
+#[path = "support/netns.rs"]
+mod netns;
+
+use std::fs::OpenOptions;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use vhost_user_gro::sys::ifreq;
+use vhost_user_gro::uplink::tap::{Persistence, Tap};
+use vhost_user_gro::uplink::{
+    FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame, Uplink, UplinkQueue,
+};
+use vhost_user_gro::wire::VnetHdr;
+use vhost_user_gro::wire::vnet_hdr::{F_NEEDS_CSUM, GSO_NONE, GSO_TCPV4};
+
+use self::netns::{in_namespace, ip};
+
+const ALL: Offloads = Offloads {
+    csum: true,
+    tso4: true,
+    tso6: true,
+    ecn: true,
+    uso: true,
+};
+const HEADERS: usize = 14 + 20 + 20;
+const MSS: u16 = 1460;
+/// The largest packet that the kernel leaves whole, Ethernet header included.
+/// Source: `gso_features_check`, `net/core/dev.c`.
+const LARGEST: usize = 65535;
+
+fn queue(name: &str) -> Box<dyn UplinkQueue> {
+    let mut tap = Tap::open(name, 1, Persistence::Unchanged).expect("root may open taps");
+    tap.take_queues().remove(0)
+}
+
+/// Two ends of one wire: what is sent on `wire` comes out of `tap` and the other way round.
+struct Bridged {
+    tap: Box<dyn UplinkQueue>,
+    wire: Box<dyn UplinkQueue>,
+    pool: FramePool,
+}
+
+impl Bridged {
+    fn new(mtu: u32) -> Self {
+        Self::with(queue("tap"), mtu)
+    }
+
+    fn with(tap: Box<dyn UplinkQueue>, mtu: u32) -> Self {
+        let wire = queue("wire");
+        ip("link add name bridge type bridge");
+        ip("link set dev bridge up");
+        for port in ["tap", "wire"] {
+            ip(&format!("link set dev {port} mtu {mtu} master bridge"));
+            ip(&format!("link set dev {port} up"));
+        }
+        let mut bridged = Self {
+            tap,
+            wire,
+            pool: FramePool::new(128),
+        };
+        bridged.wait_for_forwarding();
+        bridged
+    }
+
+    /// Sends probes until one comes through: the bridge learns of a port's carrier in its own time.
+    fn wait_for_forwarding(&mut self) {
+        let (vnet, probe) = plain(100);
+        for _ in 0..100 {
+            send(self.wire.as_mut(), vnet, &probe).expect("the wire is up");
+            if !self.receive(1).is_empty() {
+                // Whatever else is under way belongs to the set-up.
+                self.drain();
+                return;
+            }
+        }
+        panic!("the bridge forwards nothing");
+    }
+
+    /// Waits up to 50 ms for each of `count` frames.
+    fn receive(&mut self, count: usize) -> Vec<RxFrame> {
+        let mut out = Vec::new();
+        while out.len() < count && is_readable(self.tap.as_ref(), 50) {
+            self.tap
+                .recv_batch(&self.pool, count - out.len(), &mut out)
+                .expect("the tap is there");
+        }
+        out
+    }
+
+    fn drain(&mut self) {
+        while !self.receive(1).is_empty() {}
+    }
+}
+
+fn readiness(queue: &dyn UplinkQueue, wanted: PollFlags, timeout_ms: u64) -> PollFlags {
+    let fd = queue.fd();
+    let mut fds = [PollFd::new(&fd, wanted)];
+    let timeout = Timespec::try_from(Duration::from_millis(timeout_ms)).expect("it is short");
+    poll(&mut fds, Some(&timeout)).expect("poll takes one descriptor");
+    fds[0].revents()
+}
+
+fn is_readable(queue: &dyn UplinkQueue, timeout_ms: u64) -> bool {
+    readiness(queue, PollFlags::IN, timeout_ms).contains(PollFlags::IN)
+}
+
+fn send(queue: &mut dyn UplinkQueue, vnet: VnetHdr, frame: &[u8]) -> Result<(), SendError> {
+    queue.send(&TxFrame {
+        vnet,
+        head: frame,
+        rest: &[],
+    })
+}
+
+/// A TCP/IPv4 segment of `len` bytes in all whose checksum is left to the host.
+fn tcp(len: usize) -> Vec<u8> {
+    let ip_len = u16::try_from(len - 14).expect("an IPv4 packet has at most 65535 bytes");
+    let mut frame = vec![0x02, 0, 0, 0, 0, 2, 0x02, 0, 0, 0, 0, 1, 8, 0];
+    let mut ip = [
+        0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+    ];
+    ip[2..4].copy_from_slice(&ip_len.to_be_bytes());
+    let sum = !sum16(&ip);
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    frame.extend_from_slice(&ip);
+    let mut tcp = [
+        0x12, 0x34, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0,
+    ];
+    let tcp_len = (ip_len - 20).to_be_bytes();
+    let pseudo = [10, 0, 0, 1, 10, 0, 0, 2, 0, 6, tcp_len[0], tcp_len[1]];
+    tcp[16..18].copy_from_slice(&sum16(&pseudo).to_be_bytes());
+    frame.extend_from_slice(&tcp);
+    frame.extend((0..len - HEADERS).map(|i| (i % 251).to_le_bytes()[0]));
+    frame
+}
+
+fn sum16(bytes: &[u8]) -> u16 {
+    let words = bytes
+        .chunks(2)
+        .map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    u16::try_from(sum).expect("it was folded")
+}
+
+fn partial() -> VnetHdr {
+    VnetHdr {
+        flags: F_NEEDS_CSUM,
+        hdr_len: 54,
+        csum_start: 34,
+        csum_offset: 16,
+        ..VnetHdr::default()
+    }
+}
+
+fn plain(len: usize) -> (VnetHdr, Vec<u8>) {
+    (partial(), tcp(len))
+}
+
+fn gso(len: usize) -> (VnetHdr, Vec<u8>) {
+    let vnet = VnetHdr {
+        gso_type: GSO_TCPV4,
+        gso_size: MSS,
+        ..partial()
+    };
+    (vnet, tcp(len))
+}
+
+fn payload(frames: &[RxFrame]) -> Vec<u8> {
+    let payload = |rx: &RxFrame| rx.frame.as_ref()[HEADERS..].to_vec();
+    frames.iter().flat_map(payload).collect()
+}
+
+fn segments(len: usize) -> usize {
+    (len - HEADERS).div_ceil(usize::from(MSS))
+}
+
+#[track_caller]
+fn assert_cut(frames: &[RxFrame], sent: &[u8]) {
+    assert!(frames.iter().all(|rx| rx.frame.as_ref().len() <= 1514));
+    assert!(frames.iter().all(|rx| rx.meta.vnet.gso_type == GSO_NONE));
+    assert!(
+        frames
+            .iter()
+            .all(|rx| rx.meta.vnet.flags & F_NEEDS_CSUM == 0)
+    );
+    assert!(payload(frames) == sent[HEADERS..], "payload differs");
+}
+
+#[test]
+fn f36_offloads_of_an_earlier_owner_are_cleared() {
+    in_namespace("f36_offloads_of_an_earlier_owner_are_cleared", || {
+        let mut options = OpenOptions::new();
+        let earlier = options.read(true).write(true).open("/dev/net/tun").unwrap();
+        let flags = ifreq::IFF_TAP | ifreq::IFF_NO_PI | ifreq::IFF_VNET_HDR;
+        ifreq::tun_set_iff(earlier.as_fd(), "tap", flags).unwrap();
+        ifreq::tun_set_offload(earlier.as_fd(), 0x0f).unwrap();
+        ifreq::tun_set_persist(earlier.as_fd(), true).unwrap();
+        drop(earlier);
+
+        let mut bridged = Bridged::new(1500);
+        let (vnet, frame) = gso(20_000);
+        send(bridged.wire.as_mut(), vnet, &frame).unwrap();
+        let frames = bridged.receive(segments(20_000));
+        assert_cut(&frames, &frame);
+    });
+}
+
+#[test]
+fn f36_offloads_follow_the_guest_and_end_as_nothing() {
+    in_namespace("f36_offloads_follow_the_guest_and_end_as_nothing", || {
+        let mut bridged = Bridged::new(1500);
+        let (vnet, frame) = gso(20_000);
+        for _ in 0..2 {
+            bridged.tap.set_offloads(ALL).unwrap();
+            send(bridged.wire.as_mut(), vnet, &frame).unwrap();
+            let frames = bridged.receive(1);
+            assert!(frames[0].frame.as_ref() == frame, "the frame differs");
+
+            bridged.tap.set_offloads(Offloads::default()).unwrap();
+            send(bridged.wire.as_mut(), vnet, &frame).unwrap();
+            let frames = bridged.receive(segments(20_000));
+            assert_cut(&frames, &frame);
+        }
+    });
+}
+
+#[test]
+fn f36_a_dropped_queue_leaves_no_offload_behind() {
+    in_namespace("f36_a_dropped_queue_leaves_no_offload_behind", || {
+        // The queue that stays sees what the dropped one leaves of the device's state.
+        let mut tap = Tap::open("tap", 2, Persistence::Unchanged).unwrap();
+        let mut queues = tap.take_queues();
+        let (staying, mut dropped) = (queues.remove(0), queues.remove(0));
+        dropped.set_offloads(ALL).unwrap();
+        drop(dropped);
+        let mut bridged = Bridged::with(staying, 1500);
+        let (vnet, frame) = gso(20_000);
+        send(bridged.wire.as_mut(), vnet, &frame).unwrap();
+        let frames = bridged.receive(segments(20_000));
+        assert_cut(&frames, &frame);
+    });
+}
+
+#[test]
+fn f63_a_frame_merged_by_the_host_keeps_its_header() {
+    in_namespace("f63_a_frame_merged_by_the_host_keeps_its_header", || {
+        let mut bridged = Bridged::new(1500);
+        bridged.tap.set_offloads(ALL).unwrap();
+        let (vnet, frame) = gso(LARGEST);
+        send(bridged.wire.as_mut(), vnet, &frame).unwrap();
+        let frames = bridged.receive(1);
+        assert!(frames[0].frame.as_ref() == frame, "the frame differs");
+        let got = frames[0].meta.vnet;
+        assert_eq!(got.gso_type, GSO_TCPV4);
+        assert_eq!(got.gso_size, MSS);
+        assert_eq!(got.flags & F_NEEDS_CSUM, F_NEEDS_CSUM);
+        assert_eq!((got.csum_start, got.csum_offset), (34, 16));
+    });
+}
+
+#[test]
+fn f60_large_and_small_frames_arrive_whole() {
+    in_namespace("f60_large_and_small_frames_arrive_whole", || {
+        let mut bridged = Bridged::new(9000);
+        bridged.tap.set_offloads(ALL).unwrap();
+        let sent = [
+            gso(LARGEST),
+            plain(9014),
+            plain(1514),
+            gso(40_000),
+            plain(60),
+        ];
+        for (vnet, frame) in &sent {
+            send(bridged.wire.as_mut(), *vnet, frame).unwrap();
+        }
+        let frames = bridged.receive(sent.len());
+        for ((_, frame), rx) in sent.iter().zip(&frames) {
+            assert!(rx.frame.as_ref() == frame, "{} bytes differ", frame.len());
+        }
+        assert_eq!(frames.len(), sent.len());
+        assert_eq!(bridged.tap.stats().rx_truncated, 0);
+    });
+}
+
+#[test]
+fn f61_frames_from_before_the_first_wake_up_are_read() {
+    in_namespace("f61_frames_from_before_the_first_wake_up_are_read", || {
+        let mut bridged = Bridged::new(1500);
+        let (vnet, frame) = plain(200);
+        for _ in 0..10 {
+            send(bridged.wire.as_mut(), vnet, &frame).unwrap();
+        }
+        let mut out = Vec::new();
+        let pool = FramePool::new(16);
+        let mut recv = |budget| bridged.tap.recv_batch(&pool, budget, &mut out).unwrap();
+        assert_eq!(recv(4), RecvEnd::Budget);
+        assert_eq!(recv(16), RecvEnd::Empty);
+        assert_eq!(out.len(), 10);
+    });
+}
+
+#[test]
+fn f61_what_a_batch_left_keeps_the_queue_readable() {
+    in_namespace("f61_what_a_batch_left_keeps_the_queue_readable", || {
+        let mut bridged = Bridged::new(1500);
+        let (vnet, frame) = plain(200);
+        for _ in 0..3 {
+            send(bridged.wire.as_mut(), vnet, &frame).unwrap();
+        }
+        let small = FramePool::new(2);
+        let mut out = Vec::new();
+        let end = bridged.tap.recv_batch(&small, 64, &mut out).unwrap();
+        assert_eq!((end, out.len()), (RecvEnd::PoolEmpty, 2));
+        assert!(is_readable(bridged.tap.as_ref(), 0));
+        out.clear();
+        let end = bridged.tap.recv_batch(&small, 64, &mut out).unwrap();
+        assert_eq!((end, out.len()), (RecvEnd::Empty, 1));
+        assert!(!is_readable(bridged.tap.as_ref(), 0));
+    });
+}
+
+#[test]
+fn f40_an_interface_that_is_down_comes_back() {
+    in_namespace("f40_an_interface_that_is_down_comes_back", || {
+        let mut tap = queue("tap");
+        let pool = FramePool::new(4);
+        let (vnet, frame) = plain(100);
+        for _ in 0..2 {
+            let down = send(tap.as_mut(), vnet, &frame);
+            assert!(matches!(down, Err(SendError::Down)), "{down:?}");
+            let mut out = Vec::new();
+            let end = tap.recv_batch(&pool, 4, &mut out);
+            assert!(matches!(end, Ok(RecvEnd::Empty)), "{end:?}");
+            ip("link set dev tap up");
+            send(tap.as_mut(), vnet, &frame).unwrap();
+            ip("link set dev tap down");
+        }
+    });
+}
+
+#[test]
+fn f40_a_refused_frame_does_not_stop_the_next() {
+    in_namespace("f40_a_refused_frame_does_not_stop_the_next", || {
+        let mut bridged = Bridged::new(1500);
+        let (good, frame) = plain(100);
+        let bad = VnetHdr {
+            csum_start: 5000,
+            ..good
+        };
+        let refused = send(bridged.wire.as_mut(), bad, &frame);
+        assert!(matches!(refused, Err(SendError::Refused(_))), "{refused:?}");
+        send(bridged.wire.as_mut(), good, &frame).unwrap();
+        assert_eq!(bridged.receive(1).len(), 1);
+    });
+}
+
+#[test]
+fn f40_a_deleted_tap_wakes_its_owner_and_is_gone() {
+    in_namespace("f40_a_deleted_tap_wakes_its_owner_and_is_gone", || {
+        let mut tap = queue("tap");
+        ip("link set dev tap up");
+        assert_eq!(
+            readiness(tap.as_ref(), PollFlags::empty(), 0),
+            PollFlags::empty()
+        );
+        ip("link delete dev tap");
+        // Also with no event asked for, as a masked queue is watched.
+        let woken = readiness(tap.as_ref(), PollFlags::empty(), 1000);
+        assert!(woken.contains(PollFlags::ERR), "{woken:?}");
+        let mut out = Vec::new();
+        let end = tap.recv_batch(&FramePool::new(1), 1, &mut out);
+        assert!(matches!(end, Err(RecvError::Gone(_))), "{end:?}");
+        let (vnet, frame) = plain(100);
+        let sent = send(tap.as_mut(), vnet, &frame);
+        assert!(matches!(sent, Err(SendError::Gone(_))), "{sent:?}");
+        assert!(tap.set_offloads(ALL).is_err());
+    });
+}
