@@ -1,0 +1,254 @@
+//! The command line through the built program: what it refuses, how it says so, how it ends.
+#![cfg(feature = "daemon")]
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use rustix::io::{FdFlags, fcntl_setfd};
+
+const SOCKET: &str = "--socket-path=/nowhere/socket";
+const TAP: &str = "--tap=no-such-tap";
+
+fn run(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_vhost-user-gro"))
+        .args(args)
+        .env_remove("RUST_LOG")
+        .env_remove("JOURNAL_STREAM")
+        .stdin(Stdio::null())
+        .output()
+        .expect("the program was built")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Runs with a configuration file of this text and gives what is said when it is refused.
+#[track_caller]
+fn refused_file(text: &str) -> String {
+    let file = tempfile::NamedTempFile::with_suffix(".toml").expect("a temporary file");
+    std::fs::write(file.path(), text).expect("it can be written");
+    let path = file.path().to_str().expect("it is ASCII");
+    let output = run(&["--config", path]);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains(path), "the file is not named: {text}");
+    text
+}
+
+#[track_caller]
+fn refused_flags(args: &[&str]) -> String {
+    let output = run(args);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    text
+}
+
+#[test]
+fn capabilities_are_printed_whatever_else_is_asked() {
+    let output = run(&[
+        "--budget=0",
+        "--nonsense",
+        "--print-capabilities",
+        "--config=/nowhere",
+    ]);
+    assert_eq!(output.status.code(), Some(0));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    assert_eq!(json["type"], "net");
+}
+
+#[test]
+fn version_and_help_go_to_standard_output() {
+    let output = run(&["--version"]);
+    assert_eq!(output.status.code(), Some(0));
+    let version = concat!("vhost-user-gro ", env!("CARGO_PKG_VERSION"), "\n");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), version);
+    let output = run(&["--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("--gro-flush-timeout-ns"));
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_the_nearest_known_one() {
+    for (key, nearest) in [
+        ("gro_flush_timeout", "gro_flush_timeout_ns"),
+        ("queue-pairs", "queue_pairs"),
+        ("sock_path", "socket_path"),
+    ] {
+        let text = refused_file(&format!("{key} = 1\n"));
+        let expected = format!("unknown key {key}: the nearest known one is {nearest}");
+        assert!(text.contains(&expected), "{text}");
+    }
+    // An option of the command line alone is no key.
+    let text = refused_file("config = \"other.toml\"\n");
+    assert!(text.contains("unknown key config"), "{text}");
+    let text = refused_flags(&[SOCKET, TAP, "--gro-flush-timeout=1"]);
+    assert!(text.contains("--gro-flush-timeout-ns"), "{text}");
+}
+
+#[test]
+fn a_value_out_of_range_names_file_key_and_range() {
+    for (line, expected) in [
+        ("budget = 65", "budget = 65: expected 1 to 64 frames"),
+        ("budget = 0", "budget = 0: expected 1 to 64 frames"),
+        ("budget = -1", "budget = -1: expected 1 to 64 frames"),
+        (
+            "gro_flush_timeout_ns = 1_000_000_001",
+            "0 to 1000000000 nanoseconds",
+        ),
+        ("napi_defer_hard_irqs = 2147483648", "0 to 2147483647 polls"),
+        ("gro_normal_batch = 1025", "1 to 1024 segments"),
+        ("gro_max_size_bytes = 65536", "1500 to 65535 bytes"),
+        ("gro_max_segs = 1", "2 to 65535 segments"),
+        ("round_usecs = 99", "100 to 1000000 microseconds"),
+        ("mtu = 67", "68 to 65535 bytes"),
+        ("queue_pairs = 33", "1 to 32 queue pairs"),
+        ("reconnect_ms = 0", "1 to 3600000 milliseconds"),
+        ("tap = \"a/b\"", "'/' is not allowed"),
+        ("tap = \"sixteen-letters!\"", "longer than 15 bytes"),
+        ("socket_mode = \"999\"", "octal permissions"),
+        ("cpus = \"7-4\"", "CPU numbers and ranges"),
+    ] {
+        let text = refused_file(line);
+        assert!(text.contains(expected), "{line}: {text}");
+        let key = line.split(' ').next().unwrap_or_default();
+        assert!(text.contains(key), "{line}: {text}");
+    }
+    let text = refused_flags(&[SOCKET, TAP, "--budget=65"]);
+    assert!(
+        text.contains("--budget") && text.contains("1 to 64 frames"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_value_of_the_wrong_kind_says_what_was_expected() {
+    for (line, expected) in [
+        ("budget = \"many\"", "expected 1 to 64 frames"),
+        ("budget = 1.5", "expected a plain value"),
+        ("budget = [1, 2]", "expected a single value"),
+        ("tap = { name = \"tap0\" }", "expected a plain value"),
+        ("gro = \"maybe\"", "expected on, off"),
+        ("queue_num = \"dozens\"", "expected pairs, vrings"),
+        ("log_level = \"loud\"", "expected off, error, warn"),
+    ] {
+        let text = refused_file(line);
+        assert!(text.contains(expected), "{line}: {text}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_toml_or_not_there_is_refused() {
+    let text = refused_file("budget = [");
+    assert!(text.contains("line 1"), "{text}");
+    let text = refused_flags(&["--config", "/nowhere/at/all.toml"]);
+    assert!(text.contains("/nowhere/at/all.toml"), "{text}");
+}
+
+#[test]
+fn socket_path_and_fd_exclude_each_other() {
+    let text = refused_flags(&[SOCKET, "--fd=3", TAP]);
+    assert!(
+        text.contains("--fd") && text.contains("--socket-path"),
+        "{text}"
+    );
+    let text = refused_file("fd = 3\nsocket_path = \"/s\"\ntap = \"t\"\n");
+    assert!(
+        text.contains("fd") && text.contains("socket_path"),
+        "{text}"
+    );
+    let text = refused_file("tap_fd = [3]\nsocket_path = \"/s\"\ntap = \"t\"\n");
+    assert!(
+        text.contains("tap_fd") && text.contains("exclude each other"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_is_missing_or_does_not_fit_is_named() {
+    for (args, expected) in [
+        (&[TAP][..], "socket_path or fd"),
+        (&[SOCKET][..], "tap or tap_fd"),
+        (&[SOCKET, TAP, "--reconnect-ms=5"][..], "reconnect_ms"),
+        (
+            &[SOCKET, TAP, "--client", "--socket-mode=600"][..],
+            "socket_mode",
+        ),
+        (&["--fd=3", TAP, "--client"][..], "client"),
+        (
+            &[SOCKET, "--tap-fd=4", "--queue-pairs=2"][..],
+            "queue_pairs is 2",
+        ),
+        (&[SOCKET, "--tap-fd=4", "--tap-fd=4"][..], "descriptor 4"),
+        (&["--fd=4", "--tap-fd=4"][..], "descriptor 4"),
+        (
+            &[SOCKET, "--tap-fd=4", "--tap-persistent"][..],
+            "tap_persistent",
+        ),
+        (&[SOCKET, TAP, "--round-budget=8"][..], "round_budget is 8"),
+    ] {
+        let text = refused_flags(args);
+        assert!(text.contains(expected), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn flags_win_over_the_file() {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(
+        file.path(),
+        "socket_path = \"/nowhere/socket\"\ntap_fd = [77]\n",
+    )
+    .expect("it can be written");
+    let path = file.path().to_str().expect("it is ASCII");
+    // The option itself, and one that excludes the one in the file.
+    let text = said(&run(&["--config", path, "--tap-fd=78"]));
+    assert!(
+        text.contains("descriptor 78") && !text.contains("77"),
+        "{text}"
+    );
+    let text = said(&run(&["--config", path, "--tap=lo"]));
+    assert!(!text.contains("77") && !text.contains("exclude"), "{text}");
+}
+
+#[test]
+fn a_failure_at_run_time_has_status_1_and_a_cause() {
+    let output = run(&[SOCKET, "--tap-fd=99"]);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("descriptor 99 was not inherited"), "{text}");
+    assert!(text.contains("caused by: "), "{text}");
+}
+
+#[test]
+fn an_inherited_descriptor_that_is_no_tap_is_named() {
+    let null = File::open(Path::new("/dev/null")).expect("it is there");
+    // Without the flag the child inherits the descriptor under the same number.
+    fcntl_setfd(null.as_fd(), FdFlags::empty()).expect("it is open");
+    let number = null.as_raw_fd();
+    let output = run(&[SOCKET, &format!("--tap-fd={number}")]);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains(&format!("descriptor {number} is no tap")),
+        "{text}"
+    );
+}
+
+#[test]
+fn errors_carry_a_priority_when_they_go_to_the_journal() {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let stderr = file.reopen().expect("it is there");
+    let stat = rustix::fs::fstat(&stderr).expect("it is open");
+    let status = Command::new(env!("CARGO_BIN_EXE_vhost-user-gro"))
+        .arg(SOCKET)
+        .env("JOURNAL_STREAM", format!("{}:{}", stat.st_dev, stat.st_ino))
+        .stderr(stderr)
+        .status()
+        .expect("the program was built");
+    assert_eq!(status.code(), Some(2));
+    let text = std::fs::read_to_string(file.path()).expect("it can be read");
+    assert!(text.starts_with("<3>"), "{text}");
+}
