@@ -197,20 +197,22 @@ fn what_is_missing_or_does_not_fit_is_named() {
 #[test]
 fn flags_win_over_the_file() {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
-    std::fs::write(
-        file.path(),
-        "socket_path = \"/nowhere/socket\"\ntap_fd = [77]\n",
-    )
-    .expect("it can be written");
     let path = file.path().to_str().expect("it is ASCII");
-    // The option itself, and one that excludes the one in the file.
-    let text = said(&run(&["--config", path, "--tap-fd=78"]));
-    assert!(
-        text.contains("descriptor 78") && !text.contains("77"),
-        "{text}"
-    );
-    let text = said(&run(&["--config", path, "--tap=lo"]));
-    assert!(!text.contains("77") && !text.contains("exclude"), "{text}");
+    let said_with = |in_file: &str, flag: &str| {
+        let text = format!("socket_path = \"/nowhere/socket\"\n{in_file}\n");
+        std::fs::write(file.path(), text).expect("it can be written");
+        let output = run(&["--config", path, flag]);
+        // The configuration is taken, and then the uplink cannot be had.
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        said(&output)
+    };
+    // The option itself, and one that excludes the one in the file, from either side.
+    let text = said_with("tap_fd = [77]", "--tap-fd=78");
+    assert!(text.contains("descriptor 78"), "{text}");
+    let text = said_with("tap = \"lo\"", "--tap-fd=78");
+    assert!(text.contains("descriptor 78"), "{text}");
+    let text = said_with("tap_fd = [77]", "--tap=lo");
+    assert!(!text.contains("77"), "{text}");
 }
 
 #[test]

@@ -154,6 +154,10 @@ fn key_of(usage: &str) -> String {
 fn flags_win(command: &Command, flags: &ArgMatches, arg: &Arg) -> bool {
     let given =
         |arg: &Arg| flags.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
-    let excludes = |other: &Arg| command.get_arg_conflicts_with(other).contains(&arg);
-    given(arg) || keys(command).any(|other| given(other) && excludes(other))
+    // An exclusion is declared on one side only.
+    let exclude_each_other = |other: &Arg| {
+        command.get_arg_conflicts_with(other).contains(&arg)
+            || command.get_arg_conflicts_with(arg).contains(&other)
+    };
+    given(arg) || keys(command).any(|other| given(other) && exclude_each_other(other))
 }
