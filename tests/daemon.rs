@@ -1,0 +1,129 @@
+//! The program from start to end without a guest: its socket, its signals. Needs root for the tap.
+#![cfg(feature = "daemon")]
+
+#[path = "support/netns.rs"]
+mod netns;
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use self::netns::{in_namespace, ip};
+
+/// A started daemon and what it says.
+struct Daemon {
+    child: Child,
+    said: BufReader<ChildStderr>,
+}
+
+impl Daemon {
+    fn start(socket: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_vhost-user-gro"))
+            .arg("--socket-path")
+            .arg(socket)
+            .args(["--tap=tap0", "--log-level=info"])
+            .env_remove("JOURNAL_STREAM")
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program was built");
+        let said = BufReader::new(child.stderr.take().expect("it is a pipe"));
+        Self { child, said }
+    }
+
+    /// The next line with `word` in it, and nothing if the daemon ends before.
+    fn wait_for(&mut self, word: &str) -> Option<String> {
+        let lines = self.said.by_ref().lines();
+        lines.map_while(Result::ok).find(|line| line.contains(word))
+    }
+
+    fn kill(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("it has a number"), signal).expect("it runs");
+    }
+
+    fn status(&mut self) -> Option<i32> {
+        self.child.wait().expect("it is our child").code()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It has ended already unless the test failed.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+#[test]
+fn the_socket_of_another_daemon_stays_alive() {
+    in_namespace("the_socket_of_another_daemon_stays_alive", || {
+        ip("tuntap add dev tap0 mode tap");
+        let folder = folder();
+        let socket = folder.path().join("live");
+        let live = UnixListener::bind(&socket).unwrap();
+        let mut daemon = Daemon::start(&socket);
+        let text = daemon.wait_for("caused by");
+        assert_eq!(daemon.status(), Some(1), "{text:?}");
+        assert!(text.is_some_and(|text| text.contains("live")), "no cause");
+        let client = UnixStream::connect(&socket).unwrap();
+        live.accept().unwrap();
+        drop(client);
+    });
+}
+
+#[test]
+fn a_socket_that_nobody_listens_on_is_replaced_and_removed_at_the_end() {
+    let test = "a_socket_that_nobody_listens_on_is_replaced_and_removed_at_the_end";
+    in_namespace(test, || {
+        let folder = folder();
+        let socket = folder.path().join("stale");
+        drop(UnixListener::bind(&socket).unwrap());
+        let mut daemon = Daemon::start(&socket);
+        daemon.wait_for("listening").expect("it listens");
+        UnixStream::connect(&socket).unwrap();
+        daemon.kill(Signal::TERM);
+        assert_eq!(daemon.status(), Some(0));
+        assert!(!socket.exists());
+    });
+}
+
+#[test]
+fn each_signal_to_stop_is_a_normal_end() {
+    in_namespace("each_signal_to_stop_is_a_normal_end", || {
+        let folder = folder();
+        for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+            let mut daemon = Daemon::start(&folder.path().join("socket"));
+            daemon.wait_for("listening").expect("it listens");
+            daemon.kill(signal);
+            assert_eq!(daemon.status(), Some(0), "{signal:?}");
+        }
+    });
+}
+
+#[test]
+fn counters_are_one_line_of_json_and_the_daemon_goes_on() {
+    in_namespace(
+        "counters_are_one_line_of_json_and_the_daemon_goes_on",
+        || {
+            let folder = folder();
+            let mut daemon = Daemon::start(&folder.path().join("socket"));
+            daemon.wait_for("listening").expect("it listens");
+            for _ in 0..2 {
+                daemon.kill(Signal::USR1);
+                let line = daemon.wait_for("{").expect("it prints counters");
+                let json: serde_json::Value = serde_json::from_str(&line).unwrap();
+                assert_eq!(json["queue_pairs"].as_array().map(Vec::len), Some(1));
+            }
+            daemon.kill(Signal::TERM);
+            assert_eq!(daemon.status(), Some(0));
+        },
+    );
+}
