@@ -224,3 +224,128 @@ impl Offer {
         ring | guest | host | config
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use virtio_bindings::{virtio_config, virtio_net, virtio_ring};
+
+    use super::super::rig::all_features;
+    use super::*;
+
+    /// Each bit with its number in the kernel's headers.
+    const NUMBERS: [(Features, u32); 20] = [
+        (Features::CSUM, virtio_net::VIRTIO_NET_F_CSUM),
+        (Features::GUEST_CSUM, virtio_net::VIRTIO_NET_F_GUEST_CSUM),
+        (Features::MTU, virtio_net::VIRTIO_NET_F_MTU),
+        (Features::MAC, virtio_net::VIRTIO_NET_F_MAC),
+        (Features::GUEST_TSO4, virtio_net::VIRTIO_NET_F_GUEST_TSO4),
+        (Features::GUEST_TSO6, virtio_net::VIRTIO_NET_F_GUEST_TSO6),
+        (Features::GUEST_ECN, virtio_net::VIRTIO_NET_F_GUEST_ECN),
+        (Features::HOST_TSO4, virtio_net::VIRTIO_NET_F_HOST_TSO4),
+        (Features::HOST_TSO6, virtio_net::VIRTIO_NET_F_HOST_TSO6),
+        (Features::HOST_ECN, virtio_net::VIRTIO_NET_F_HOST_ECN),
+        (Features::MRG_RXBUF, virtio_net::VIRTIO_NET_F_MRG_RXBUF),
+        (Features::STATUS, virtio_net::VIRTIO_NET_F_STATUS),
+        (Features::MQ, virtio_net::VIRTIO_NET_F_MQ),
+        (
+            Features::INDIRECT_DESC,
+            virtio_ring::VIRTIO_RING_F_INDIRECT_DESC,
+        ),
+        (Features::EVENT_IDX, virtio_ring::VIRTIO_RING_F_EVENT_IDX),
+        (Features::VERSION_1, virtio_config::VIRTIO_F_VERSION_1),
+        (Features::IN_ORDER, virtio_config::VIRTIO_F_IN_ORDER),
+        (Features::GUEST_USO4, virtio_net::VIRTIO_NET_F_GUEST_USO4),
+        (Features::GUEST_USO6, virtio_net::VIRTIO_NET_F_GUEST_USO6),
+        (Features::HOST_USO, virtio_net::VIRTIO_NET_F_HOST_USO),
+    ];
+
+    #[test]
+    fn numbers_agree_with_the_kernel_headers() {
+        for (feature, number) in NUMBERS {
+            assert_eq!(feature.bits(), 1 << number);
+        }
+    }
+
+    #[test]
+    fn f35_a_device_that_can_do_all_offers_exactly_the_documented_bits() {
+        let documented = NUMBERS
+            .iter()
+            .fold(0, |bits, (feature, _)| bits | feature.bits());
+        assert_eq!(all_features().bits(), documented);
+    }
+
+    #[test]
+    fn f35_a_device_that_can_do_nothing_on_transmit_offers_only_ring_and_receive() {
+        let least = Offer::default().features();
+        let expected = Features::VERSION_1
+            | Features::EVENT_IDX
+            | Features::INDIRECT_DESC
+            | Features::IN_ORDER
+            | Features::MRG_RXBUF
+            | Features::GUEST_CSUM
+            | Features::GUEST_TSO4
+            | Features::GUEST_TSO6
+            | Features::GUEST_ECN;
+        assert_eq!(least, expected);
+    }
+
+    #[test]
+    fn segmentation_on_transmit_is_never_offered_without_checksums() {
+        let host = Offloads {
+            csum: false,
+            tso4: true,
+            tso6: true,
+            ecn: true,
+            uso: true,
+        };
+        let offer = Offer {
+            host,
+            ..Offer::default()
+        };
+        assert_eq!(offer.features().host_offloads(), Offloads::default());
+    }
+
+    #[test]
+    fn f33_every_subset_of_acked_bits_allows_only_what_it_holds() {
+        let bits = [
+            Features::GUEST_CSUM,
+            Features::GUEST_TSO4,
+            Features::GUEST_TSO6,
+            Features::GUEST_ECN,
+            Features::GUEST_USO4,
+            Features::GUEST_USO6,
+        ];
+        for subset in 0..1 << bits.len() {
+            let has = |nth: usize| subset & (1 << nth) != 0;
+            let acked = (0..bits.len())
+                .filter(|&nth| has(nth))
+                .fold(Features::default(), |acked, nth| acked | bits[nth]);
+            let csum = has(0);
+            let expected = GroTypes {
+                csum,
+                tcp4: csum && has(1),
+                tcp6: csum && has(2),
+                ecn: csum && (has(1) || has(2)) && has(3),
+                udp4: csum && has(4),
+                udp6: csum && has(5),
+            };
+            assert_eq!(acked.gro_types(), expected);
+            let offloads = Offloads {
+                csum,
+                tso4: expected.tcp4,
+                tso6: expected.tcp6,
+                ecn: expected.ecn,
+                uso: expected.udp4 && expected.udp6,
+            };
+            assert_eq!(acked.guest_offloads(), offloads);
+        }
+    }
+
+    #[test]
+    fn f31_the_header_is_short_only_for_a_legacy_guest_without_mergeable_buffers() {
+        assert_eq!(Features::default().hdr_len(), 10);
+        assert_eq!(Features::MRG_RXBUF.hdr_len(), 12);
+        assert_eq!(Features::VERSION_1.hdr_len(), 12);
+        assert_eq!((Features::VERSION_1 | Features::MRG_RXBUF).hdr_len(), 12);
+    }
+}

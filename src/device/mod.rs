@@ -26,6 +26,11 @@ mod stats;
 mod tx_check;
 mod tx_queue;
 
+#[cfg(test)]
+mod driver_model;
+#[cfg(test)]
+mod rig;
+
 pub use config_space::ConfigSpace;
 pub use features::{Features, Offer, Offloads};
 pub use ring::{QueueFault, RingConfig, RingFault, SplitRing};

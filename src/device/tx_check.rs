@@ -226,3 +226,272 @@ fn locate_l4(head: &[u8]) -> Option<L4> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::rig::all_features;
+    use super::*;
+
+    /// An Ethernet frame with these tags, a version of IP and a transport protocol, headers only.
+    fn frame(tags: &[u16], is_ipv6: bool, protocol: u8) -> Vec<u8> {
+        let mut bytes = vec![2; 12];
+        for tag in tags {
+            bytes.extend(tag.to_be_bytes());
+            bytes.extend([0, 7]);
+        }
+        if is_ipv6 {
+            bytes.extend(ETH_P_IPV6.to_be_bytes());
+            bytes.extend([0x60, 0, 0, 0, 0, 0, protocol, 64]);
+            bytes.extend([0xfd; 32]);
+        } else {
+            bytes.extend(ETH_P_IP.to_be_bytes());
+            bytes.extend([0x45, 0, 0, 0, 0, 0, 0, 0, 64, protocol]);
+            bytes.extend([10; 10]);
+        }
+        // A TCP header with timestamps; UDP looks at none of it.
+        let mut l4 = [0; 32];
+        l4[12] = 8 << 4;
+        bytes.extend(l4);
+        bytes
+    }
+
+    /// A header that fits `frame`, for its transport header at `l4`.
+    fn header(gso_type: u8, l4: u16) -> VnetHdr {
+        let is_udp = gso_type & !GSO_ECN == GSO_UDP_L4;
+        VnetHdr {
+            flags: F_NEEDS_CSUM,
+            gso_type,
+            hdr_len: 0xffff,
+            gso_size: 1448,
+            csum_start: l4,
+            csum_offset: if is_udp { 6 } else { 16 },
+            num_buffers: 0xffff,
+        }
+    }
+
+    fn everything() -> Offloads {
+        all_features().host_offloads()
+    }
+
+    fn run(vnet: &VnetHdr, head: &[u8]) -> Result<VnetHdr, TxDrop> {
+        check(vnet, head, 4000, everything())
+    }
+
+    #[test]
+    fn numbers_follow_the_order_of_the_list() {
+        for (number, reason) in TxDrop::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, number);
+        }
+    }
+
+    #[test]
+    fn a_segmentation_header_passes_with_its_length_computed() {
+        for (tags, extra) in [(&[][..], 0), (&[0x8100], 4), (&[0x88a8, 0x8100], 8)] {
+            for (gso_type, is_ipv6, protocol, l4, l4_len) in [
+                (GSO_TCPV4, false, IPPROTO_TCP, 34, 32),
+                (GSO_TCPV4 | GSO_ECN, false, IPPROTO_TCP, 34, 32),
+                (GSO_TCPV6, true, IPPROTO_TCP, 54, 32),
+                (GSO_UDP_L4, false, IPPROTO_UDP, 34, 8),
+                (GSO_UDP_L4, true, IPPROTO_UDP, 54, 8),
+            ] {
+                let l4 = l4 + extra;
+                let vnet = header(gso_type, l4);
+                let expected = VnetHdr {
+                    hdr_len: l4 + l4_len,
+                    num_buffers: 0,
+                    ..vnet
+                };
+                let head = frame(tags, is_ipv6, protocol);
+                assert_eq!(run(&vnet, &head), Ok(expected), "{gso_type} {tags:x?}");
+            }
+        }
+    }
+
+    #[test]
+    fn extension_headers_are_walked() {
+        let mut head = frame(&[], true, 0);
+        // Hop-by-hop of 8 bytes, destination options of 16, then TCP.
+        let options = [[60, 0, 1, 4, 0, 0, 0, 0], [6, 1, 1, 12, 0, 0, 0, 0], [0; 8]].concat();
+        head.splice(54..54, options);
+        let vnet = header(GSO_TCPV6, 78);
+        assert_eq!(run(&vnet, &head).map(|checked| checked.hdr_len), Ok(110));
+    }
+
+    #[test]
+    fn a_plain_frame_keeps_nothing_of_its_header() {
+        let vnet = VnetHdr {
+            flags: !F_NEEDS_CSUM,
+            gso_type: GSO_NONE,
+            ..header(GSO_TCPV4, 34)
+        };
+        assert_eq!(run(&vnet, &frame(&[], false, 6)), Ok(VnetHdr::default()));
+    }
+
+    #[test]
+    fn a_partial_checksum_passes_and_the_length_reaches_behind_it() {
+        let vnet = VnetHdr {
+            gso_type: GSO_NONE,
+            hdr_len: 3,
+            ..header(GSO_TCPV4, 34)
+        };
+        let expected = VnetHdr {
+            flags: F_NEEDS_CSUM,
+            hdr_len: 52,
+            csum_start: 34,
+            csum_offset: 16,
+            ..VnetHdr::default()
+        };
+        let head = frame(&[], false, 6);
+        assert_eq!(check(&vnet, &head, 52, everything()), Ok(expected));
+        let short = check(&vnet, &head, 51, everything());
+        assert_eq!(short, Err(TxDrop::CsumOffset));
+    }
+
+    #[test]
+    fn f38_each_lie_is_refused_by_its_name() {
+        let head = frame(&[], false, IPPROTO_TCP);
+        let good = header(GSO_TCPV4, 34);
+        assert!(run(&good, &head).is_ok());
+        for (vnet, reason) in [
+            (
+                VnetHdr {
+                    gso_type: 2,
+                    ..good
+                },
+                TxDrop::GsoType,
+            ),
+            (
+                VnetHdr {
+                    gso_type: 3,
+                    ..good
+                },
+                TxDrop::GsoType,
+            ),
+            (
+                VnetHdr {
+                    gso_type: 0x21,
+                    ..good
+                },
+                TxDrop::GsoType,
+            ),
+            (
+                VnetHdr {
+                    gso_type: 0x41,
+                    ..good
+                },
+                TxDrop::GsoType,
+            ),
+            (
+                VnetHdr {
+                    gso_type: GSO_ECN,
+                    ..good
+                },
+                TxDrop::GsoType,
+            ),
+            (
+                VnetHdr {
+                    gso_type: GSO_UDP_L4 | GSO_ECN,
+                    ..good
+                },
+                TxDrop::GsoType,
+            ),
+            (VnetHdr { flags: 0, ..good }, TxDrop::GsoWithoutCsum),
+            (
+                VnetHdr {
+                    gso_size: 0,
+                    ..good
+                },
+                TxDrop::GsoSize,
+            ),
+            (
+                VnetHdr {
+                    gso_size: 65535,
+                    ..good
+                },
+                TxDrop::GsoSize,
+            ),
+            (
+                VnetHdr {
+                    csum_offset: 6,
+                    ..good
+                },
+                TxDrop::CsumOffset,
+            ),
+            (
+                VnetHdr {
+                    csum_start: 65535,
+                    ..good
+                },
+                TxDrop::CsumOffset,
+            ),
+            (
+                VnetHdr {
+                    csum_offset: 65535,
+                    ..good
+                },
+                TxDrop::CsumOffset,
+            ),
+            (
+                VnetHdr {
+                    csum_start: 38,
+                    ..good
+                },
+                TxDrop::Headers,
+            ),
+            (
+                VnetHdr {
+                    gso_type: GSO_TCPV6,
+                    ..good
+                },
+                TxDrop::Headers,
+            ),
+            (header(GSO_UDP_L4, 34), TxDrop::Headers),
+        ] {
+            assert_eq!(run(&vnet, &head), Err(reason), "{vnet:?}");
+        }
+        let mut short_tcp = head.clone();
+        short_tcp[34 + 12] = 4 << 4;
+        assert_eq!(run(&good, &short_tcp), Err(TxDrop::Headers));
+        assert_eq!(run(&good, &head[..60]), Err(TxDrop::Headers));
+        assert_eq!(
+            check(&good, &head[..13], 13, everything()),
+            Err(TxDrop::TooShort)
+        );
+    }
+
+    #[test]
+    fn f38_what_was_not_negotiated_is_refused() {
+        let tcp4 = frame(&[], false, IPPROTO_TCP);
+        let tcp6 = frame(&[], true, IPPROTO_TCP);
+        let udp = frame(&[], false, IPPROTO_UDP);
+        let all = everything();
+        for (head, vnet, allowed) in [
+            (
+                &tcp4,
+                header(GSO_TCPV4, 34),
+                Offloads { csum: false, ..all },
+            ),
+            (&tcp4, header(GSO_NONE, 34), Offloads { csum: false, ..all }),
+            (
+                &tcp4,
+                header(GSO_TCPV4, 34),
+                Offloads { tso4: false, ..all },
+            ),
+            (
+                &tcp6,
+                header(GSO_TCPV6, 54),
+                Offloads { tso6: false, ..all },
+            ),
+            (&udp, header(GSO_UDP_L4, 34), Offloads { uso: false, ..all }),
+            (
+                &tcp4,
+                header(GSO_TCPV4 | GSO_ECN, 34),
+                Offloads { ecn: false, ..all },
+            ),
+        ] {
+            assert!(check(&vnet, head, 4000, all).is_ok());
+            let result = check(&vnet, head, 4000, allowed);
+            assert_eq!(result, Err(TxDrop::NotNegotiated), "{vnet:?}");
+        }
+    }
+}

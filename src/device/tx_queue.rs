@@ -244,3 +244,279 @@ fn copy_front(map: &GuestMap, extents: &mut Vec<Extent>, out: &mut [u8]) {
     }
     extents.drain(..whole);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::driver_model::Driver;
+    use super::super::rig;
+    use super::*;
+    use crate::wire::vnet_hdr::{F_NEEDS_CSUM, GSO_TCPV4};
+
+    const HDR: usize = VNET_HDR_LEN;
+    /// Largest frame of a guest with VIRTIO_NET_F_HOST_TSO4.
+    const LARGEST: usize = 65549;
+
+    fn queue(driver: &Driver) -> TxQueue {
+        rig::tx(driver, rig::all_features())
+    }
+
+    /// A frame of `len` bytes that tell their place, behind a header that asks for nothing.
+    fn plain(len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; HDR];
+        bytes.extend((0..len).map(|at| (at * 11 + at / 256).to_le_bytes()[0]));
+        bytes
+    }
+
+    /// All bytes of a frame, wherever they lie.
+    fn bytes(frame: &TxFrame<'_>) -> Vec<u8> {
+        let mut bytes = frame.head.to_vec();
+        for slice in frame.rest() {
+            let start = bytes.len();
+            bytes.resize(start + slice.len(), 0);
+            slice.copy_to(&mut bytes[start..]);
+        }
+        assert_eq!(bytes.len(), frame.frame_len());
+        bytes
+    }
+
+    /// Takes the next frame whole and gives it back; `Err` for a refused one.
+    fn take(tx: &mut TxQueue) -> Option<Result<Vec<u8>, TxDrop>> {
+        let taken = match tx.peek().unwrap()? {
+            Tx::Frame(frame) => Ok(bytes(&frame)),
+            Tx::Dropped(reason) => Err(reason),
+        };
+        if taken.is_ok() {
+            tx.complete();
+        }
+        tx.publish();
+        Some(taken)
+    }
+
+    /// `total` bytes as `count` sizes that are as equal as can be.
+    fn split(total: usize, count: usize) -> Vec<u32> {
+        (0..count)
+            .map(|nth| u32::try_from(total * (nth + 1) / count - total * nth / count).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn f28_frames_come_whole_in_order_and_go_back_with_length_0() {
+        let mut driver = Driver::new(8, 65533);
+        let mut tx = queue(&driver);
+        let heads: Vec<_> = [60, 1514, LARGEST]
+            .iter()
+            .map(|&len| driver.post_tx(&plain(len), &split(HDR + len, 2)))
+            .collect();
+        for len in [60, 1514, LARGEST] {
+            assert_eq!(take(&mut tx), Some(Ok(plain(len)[HDR..].to_vec())));
+        }
+        assert_eq!(take(&mut tx), None);
+        let used = driver.collect_all();
+        assert!(used.iter().all(|chain| chain.len == 0));
+        assert_eq!(
+            used.iter().map(|chain| chain.head).collect::<Vec<_>>(),
+            heads
+        );
+        assert_eq!(tx.stats().bytes, 60 + 1514 + LARGEST as u64);
+    }
+
+    #[test]
+    fn f39_a_frame_stays_in_hand_until_it_is_completed() {
+        let mut driver = Driver::new(8, 0);
+        let mut tx = queue(&driver);
+        driver.post_tx(&plain(5000), &[12, 5000]);
+        driver.post_tx(&plain(60), &[12, 60]);
+        for _ in 0..3 {
+            let Some(Tx::Frame(frame)) = tx.peek().unwrap() else {
+                panic!("the same frame again");
+            };
+            assert_eq!(bytes(&frame), plain(5000)[HDR..]);
+        }
+        assert!(!tx.publish(), "nothing is given back yet");
+        assert_eq!(tx.position(), 0, "a later run begins with this frame");
+        tx.complete();
+        tx.complete();
+        assert_eq!(tx.position(), 1, "completing is for the frame in hand only");
+        assert_eq!(take(&mut tx), Some(Ok(plain(60)[HDR..].to_vec())));
+        assert_eq!((tx.stats().frames, driver.collect_all().len()), (2, 2));
+    }
+
+    #[test]
+    fn f48_what_was_checked_can_not_be_changed_afterwards() {
+        let mut driver = Driver::new(8, 0);
+        let mut tx = queue(&driver);
+        let frame = plain(4000);
+        let parts = driver.tx_parts(&frame, &[4012]);
+        driver.post(&parts).unwrap();
+        assert!(tx.peek().unwrap().is_some());
+        driver.write(parts[0].addr, &vec![0xff; 4012]);
+        let Some(Tx::Frame(seen)) = tx.peek().unwrap() else {
+            panic!("the frame is still in hand");
+        };
+        assert_eq!(seen.vnet, VnetHdr::default());
+        assert_eq!(seen.head, &frame[HDR..HDR + HEAD_LEN]);
+    }
+
+    #[test]
+    fn f42_a_frame_in_very_many_pieces_comes_whole() {
+        for count in [1, 2, 19, 64, 256, 1024] {
+            for is_indirect in [false, true] {
+                let mut driver = Driver::new(1024, 0);
+                let mut tx = queue(&driver);
+                let frame = plain(LARGEST);
+                let parts = driver.tx_parts(&frame, &split(frame.len(), count));
+                if is_indirect {
+                    driver.post_indirect(&parts).unwrap();
+                } else {
+                    driver.post(&parts).unwrap();
+                }
+                assert!(take(&mut tx) == Some(Ok(frame[HDR..].to_vec())), "{count}");
+                let is_copied = count - 1 > REST_MAX;
+                assert_eq!(tx.stats().copied, u64::from(is_copied), "{count}");
+            }
+        }
+    }
+
+    #[test]
+    fn f42_one_byte_descriptors_come_whole() {
+        let mut driver = Driver::new(1024, 0);
+        let mut tx = queue(&driver);
+        let frame = plain(1000);
+        driver.post_tx(&frame, &vec![1; frame.len()]);
+        assert_eq!(take(&mut tx), Some(Ok(frame[HDR..].to_vec())));
+    }
+
+    #[test]
+    fn f42_a_chain_beyond_the_bound_goes_back_and_the_queue_goes_on() {
+        let mut driver = Driver::new(8, 0);
+        let mut tx = queue(&driver);
+        let parts = driver.tx_parts(&plain(1100), &split(1112, 1025));
+        driver.post_indirect(&parts).unwrap();
+        driver.post_tx(&plain(60), &[72]);
+        assert_eq!(take(&mut tx), Some(Err(TxDrop::BadChain)));
+        assert_eq!(take(&mut tx), Some(Ok(plain(60)[HDR..].to_vec())));
+        assert_eq!(driver.collect_all().len(), 2);
+        assert_eq!(tx.stats().drops.get(TxDrop::BadChain), 1);
+    }
+
+    #[test]
+    fn f38_lengths_that_no_frame_has_are_refused() {
+        for (len, reason) in [
+            (0, TxDrop::TooShort),
+            (HDR - 1, TxDrop::TooShort),
+            (HDR + 13, TxDrop::TooShort),
+            (HDR + FRAME_MAX + 1, TxDrop::TooLong),
+        ] {
+            let mut driver = Driver::new(8, 0);
+            let mut tx = queue(&driver);
+            driver.post_tx(&vec![0; len], &split(len, 2));
+            assert_eq!(take(&mut tx), Some(Err(reason)), "{len}");
+            assert_eq!(driver.collect().map(|used| used.len), Some(0));
+        }
+    }
+
+    #[test]
+    fn a_writable_buffer_is_refused() {
+        let mut driver = Driver::new(8, 0);
+        let mut tx = queue(&driver);
+        driver.post_rx(&[100]);
+        assert_eq!(take(&mut tx), Some(Err(TxDrop::BadChain)));
+    }
+
+    #[test]
+    fn a_legacy_guest_sends_ten_bytes_of_header() {
+        let features = Features::CSUM;
+        let mut driver = Driver::new(8, 0);
+        let mut tx = rig::tx(&driver, features);
+        driver.post_tx(&plain(60)[2..], &[70]);
+        assert_eq!(take(&mut tx), Some(Ok(plain(60)[HDR..].to_vec())));
+    }
+
+    #[test]
+    fn f38_no_header_whatever_harms_or_stops_the_queue() {
+        const BYTES: [u8; 5] = [0, 1, 4, 5, 0x81];
+        const WORDS: [u16; 8] = [0, 1, 14, 34, 50, 1448, 65534, 65535];
+        let lens = (0..=70).chain([1514, 65550]);
+        let mut driver = Driver::new(4, 0);
+        let mut tx = queue(&driver);
+        let mut seen = 0;
+        for len in lens {
+            // Large frames need not meet every value.
+            let words = if len > 70 { &WORDS[6..] } else { &WORDS[..] };
+            for flags in [0, 1, 0xff] {
+                for gso_type in BYTES {
+                    for &gso_size in words {
+                        for &csum_start in words {
+                            let mut frame = plain(len);
+                            frame[..HDR].copy_from_slice(
+                                &VnetHdr {
+                                    flags,
+                                    gso_type,
+                                    hdr_len: !csum_start,
+                                    gso_size,
+                                    csum_start,
+                                    csum_offset: gso_size,
+                                    num_buffers: 0,
+                                }
+                                .encode(),
+                            );
+                            driver.post_tx(&frame, &[u32::try_from(frame.len()).unwrap()]);
+                            driver.post_tx(&plain(60), &[72]);
+                            let outcome = take(&mut tx).expect("a frame or a refusal");
+                            assert!(outcome.is_err() || outcome == Ok(frame[HDR..].to_vec()));
+                            seen += usize::from(outcome.is_err());
+                            assert_eq!(take(&mut tx), Some(Ok(plain(60)[HDR..].to_vec())));
+                            assert!(driver.collect_all().iter().all(|used| used.len == 0));
+                            driver.reset_alloc();
+                        }
+                    }
+                }
+            }
+        }
+        assert_eq!(tx.stats().drops.total(), seen as u64);
+        assert_eq!(
+            tx.stats().drops.iter().map(|(_, count)| count).sum::<u64>(),
+            seen as u64
+        );
+    }
+
+    #[test]
+    fn a_checked_segmentation_header_comes_with_the_frame() {
+        let mut driver = Driver::new(8, 0);
+        let mut tx = queue(&driver);
+        let mut frame = plain(3000);
+        frame[HDR + 12..HDR + 15].copy_from_slice(&[8, 0, 0x45]);
+        frame[HDR + 23] = 6;
+        frame[HDR + 46] = 5 << 4;
+        let vnet = VnetHdr {
+            flags: F_NEEDS_CSUM,
+            gso_type: GSO_TCPV4,
+            hdr_len: 54,
+            gso_size: 1448,
+            csum_start: 34,
+            csum_offset: 16,
+            num_buffers: 0,
+        };
+        frame[..HDR].copy_from_slice(&vnet.encode());
+        driver.post_tx(&frame, &[12, 100, 2900]);
+        let Some(Tx::Frame(seen)) = tx.peek().unwrap() else {
+            panic!("a good frame");
+        };
+        assert_eq!(seen.vnet, vnet);
+    }
+
+    #[test]
+    fn interrupts_are_decided_once_and_counted() {
+        let mut driver = Driver::new(8, 0);
+        let mut tx = queue(&driver);
+        driver.post_tx(&plain(60), &[72]);
+        take(&mut tx).unwrap().unwrap();
+        assert!(tx.needs_notification(), "the first decision is yes");
+        driver.set_used_event(100);
+        driver.post_tx(&plain(60), &[72]);
+        take(&mut tx).unwrap().unwrap();
+        assert!(!tx.needs_notification());
+        let notify = tx.stats().notify;
+        assert_eq!((notify.sent, notify.suppressed), (1, 1));
+    }
+}
