@@ -63,6 +63,9 @@ pub enum EndpointError {
     /// The ring size is not a power of two up to 32768.
     #[error("ring size {0} is not a power of two up to 32768")]
     RingSize(u16),
+    /// There is no queue pair, or more than the protocol can name.
+    #[error("{0} queue pairs; 1 to 128 are possible")]
+    PairCount(usize),
     /// The process is out of descriptors.
     #[error("cannot make an event descriptor")]
     Event(#[source] io::Error),

@@ -1,6 +1,7 @@
 //! The `vhost-user-backend` daemon of one session, and the only way to it.
 
 use std::io;
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getsockname, listen,
     socket_with,
 };
+use vhost::vhost_user::Error::{Disconnected, PartialMessage};
 use vhost::vhost_user::Listener;
 use vhost_user_backend::{Error as DaemonError, VhostUserDaemon};
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
@@ -49,11 +51,17 @@ impl Framework {
         Ok(Self { daemon, socket })
     }
 
-    /// Closes the connection, waits for the control thread, and says what it had to complain
-    /// about. All mappings of the guest's memory that are left are gone when it returns.
-    pub(super) fn end(mut self) -> Option<String> {
-        self.daemon.request_shutdown();
-        self.daemon.wait().err().map(|error| error.to_string())
+    /// Waits until the daemon has handled what it was sent, and says why it has ended. It keeps
+    /// its mappings of the guest's memory until it is dropped.
+    pub(super) fn finish(&mut self) -> Option<String> {
+        // Fails only when the daemon has closed the connection.
+        let _ = self.socket.shutdown(Shutdown::Write);
+        match self.daemon.wait() {
+            // Nothing more to read: the ordinary end.
+            Err(DaemonError::HandleRequest(Disconnected | PartialMessage)) | Ok(()) => None,
+            Err(DaemonError::WaitDaemon(_)) => Some("the daemon panicked".to_owned()),
+            Err(error) => Some(error.to_string()),
+        }
     }
 }
 

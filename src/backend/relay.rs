@@ -10,6 +10,7 @@
 mod announce;
 mod fault;
 mod message;
+mod region_file;
 mod rules;
 mod shape;
 mod socket;
@@ -119,6 +120,7 @@ impl Relay<'_> {
         debug!("{message:?}, {} descriptors", descriptors.len());
         let used = shape::check(&message, descriptors.len(), self.rings)?;
         descriptors.truncate(used);
+        region_file::check(&message, &descriptors)?;
 
         let request = message.request;
         for step in rules.handle(message)? {

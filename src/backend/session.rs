@@ -25,6 +25,9 @@ use crate::worker::PairControl;
 /// Time to wait before trying again what failed for want of resources.
 const RECOVERY: Duration = Duration::from_secs(1);
 
+/// A kick message has eight bits for the index of the ring.
+const PAIRS_MAX: usize = 128;
+
 /// The connections of one device.
 pub struct Sessions {
     source: Source,
@@ -69,6 +72,9 @@ impl Sessions {
         offer: Offer,
         controls: Vec<Arc<dyn PairControl>>,
     ) -> Result<Self, EndpointError> {
+        if !(1..=PAIRS_MAX).contains(&controls.len()) {
+            return Err(EndpointError::PairCount(controls.len()));
+        }
         if Pairs::new(controls.clone(), offer.ring_size_max).is_err() {
             return Err(EndpointError::RingSize(offer.ring_size_max));
         }
@@ -220,10 +226,12 @@ impl Session {
         relay.run(rules)
     }
 
-    /// Takes everything from the data threads, then ends the daemon, which unmaps the memory.
-    fn end(self) -> Option<String> {
+    /// Lets the daemon finish, takes everything from the data threads, and only then unmaps the
+    /// memory. Returns what the daemon had to complain about.
+    fn end(mut self) -> Option<String> {
+        let complaint = self.framework.finish();
         self.pairs.end();
-        self.framework.end()
+        complaint
     }
 }
 

@@ -53,4 +53,12 @@ pub(in crate::backend) enum Fault {
         /// The first such number.
         value: u64,
     },
+    /// A region of memory that its file does not hold.
+    #[error("{request:?} with a file that is shorter than {end} bytes")]
+    ShortFile {
+        /// What was asked for.
+        request: FrontendReq,
+        /// Where the region ends in the file, in bytes.
+        end: u64,
+    },
 }

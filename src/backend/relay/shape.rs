@@ -10,9 +10,11 @@ use super::fault::Fault;
 use super::message::{Message, NO_DESCRIPTOR};
 
 const RING_ADDRESSES: usize = 40;
-const ONE_REGION: usize = 40;
-const REGION: usize = 32;
-const TABLE_HEADER: usize = 8;
+/// Bytes of one region: guest address, size, user address, offset in the file.
+pub(super) const REGION: usize = 32;
+/// Bytes in front of the first region, or the only one.
+pub(super) const TABLE_HEADER: usize = 8;
+const ONE_REGION: usize = TABLE_HEADER + REGION;
 const CONFIG_HEADER: usize = 12;
 
 /// Checks a message against its definition and says how many of its descriptors are to be used;
@@ -56,12 +58,12 @@ pub(super) fn check(message: &Message, descriptors: usize, rings: u32) -> Result
         Req::SET_MEM_TABLE => return memory_table(message, descriptors),
         Req::ADD_MEM_REG => {
             size_is(message, ONE_REGION)?;
-            region(message, 8)?;
+            region(message, TABLE_HEADER)?;
             return exactly(message, descriptors, 1);
         }
         Req::REM_MEM_REG => {
             size_is(message, ONE_REGION)?;
-            region(message, 8)?;
+            region(message, TABLE_HEADER)?;
             // Source: vhost-user protocol, VHOST_USER_REM_MEM_REG: a descriptor should not come
             // along; one that does is closed unused.
             return exactly(message, descriptors.saturating_sub(1), 0);

@@ -95,7 +95,8 @@ pub(super) fn send_to_daemon(
 }
 
 /// Sends a reply to the front-end. One that lets thousands of replies pile up unread is cut off
-/// rather than waited for.
+/// rather than waited for. One that is gone may have left requests: they are still handled, and
+/// reading finds the end.
 ///
 /// # Errors
 /// The end of the connection.
@@ -104,7 +105,7 @@ pub(super) fn send_to_front_end(socket: &UnixStream, bytes: &[u8]) -> Result<(),
     while !rest.is_empty() {
         match send(socket, rest, &[]) {
             Ok(sent) => rest = &rest[sent..],
-            Err(Errno::PIPE | Errno::CONNRESET) => return Err(End::Closed),
+            Err(Errno::PIPE | Errno::CONNRESET) => return Ok(()),
             Err(error) => return Err(End::Broken(error.into())),
         }
     }
@@ -129,9 +130,8 @@ fn read_exact(
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 wait(watch.readable(socket.as_fd())?, watch)?;
             }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                return Err(End::Closed);
-            }
+            // Said once when the peer has left replies unread; its last requests come behind it.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
             Err(error) => return Err(End::Broken(error)),
         }
     }
