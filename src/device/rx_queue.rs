@@ -326,7 +326,6 @@ mod tests {
     use super::super::driver_model::{Driver, Used};
     use super::super::rig;
     use super::*;
-    use crate::gro::Piece;
 
     /// Bytes of the modern header.
     const HDR: usize = 12;
@@ -348,40 +347,30 @@ mod tests {
             .collect()
     }
 
-    /// A merged packet of `len` bytes in pieces as the engine makes them.
-    fn packet(len: usize) -> GroPacket<Vec<u8>> {
+    const MERGED: VnetHdr = VnetHdr {
+        flags: 1,
+        gso_type: 1,
+        hdr_len: 66,
+        gso_size: 1448,
+        csum_start: 34,
+        csum_offset: 16,
+        num_buffers: 0,
+    };
+
+    /// Fills a merged packet of `len` bytes in pieces as the engine makes them.
+    fn fill_packet(rx: &mut RxQueue, len: usize) -> Result<Fill, QueueFault> {
         let bytes = frame(len);
         let (head, payload) = bytes.split_at(len.min(1514));
-        let rest: Vec<_> = payload
-            .chunks(1448)
-            .map(|piece| Piece {
-                // Each piece lies behind headers of its own frame.
-                buf: [&[0xee; 66], piece].concat(),
-                offset: 66,
-                len: u32::try_from(piece.len()).unwrap(),
-            })
-            .collect();
-        let vnet = VnetHdr {
-            flags: 1,
-            gso_type: 1,
-            hdr_len: 66,
-            gso_size: 1448,
-            csum_start: 34,
-            csum_offset: 16,
-            num_buffers: 0,
-        };
-        GroPacket {
-            vnet,
-            head: head.to_vec(),
-            segs: u32::try_from(1 + rest.len()).unwrap(),
-            rest,
+        rx.fill_from(
+            MERGED,
             len,
-        }
+            std::iter::once(head).chain(payload.chunks(1448)),
+        )
     }
 
     /// Fills one packet and shows it.
     fn fill(rx: &mut RxQueue, len: usize) -> Fill {
-        let outcome = rx.fill(&packet(len)).unwrap();
+        let outcome = fill_packet(rx, len).unwrap();
         rx.publish();
         outcome
     }
@@ -401,7 +390,7 @@ mod tests {
         }
         let header = VnetHdr {
             num_buffers: u16::try_from(used.len()).unwrap(),
-            ..packet(len).vnet
+            ..MERGED
         };
         assert_eq!(bytes[..HDR], header.encode());
         assert!(bytes[HDR..] == frame(len), "the frame's bytes differ");
@@ -472,7 +461,7 @@ mod tests {
             driver.post_rx(&[1536]);
         }
         for _ in 0..2 {
-            assert_eq!(rx.fill(&packet(2000)), Ok(filled(2)));
+            assert_eq!(fill_packet(&mut rx, 2000), Ok(filled(2)));
             assert_eq!(driver.collect(), None);
         }
         assert!(rx.publish());
@@ -598,7 +587,7 @@ mod tests {
                 assert_eq!(fill(&mut rx, 90), filled(1));
                 let used = driver.collect_all();
                 assert_eq!(used[0].len, 0);
-                assert_eq!(driver.written(&used[0]), []);
+                assert!(driver.written(&used[0]).is_empty());
                 assert_holds(&driver, &used[1..], 90);
                 assert_eq!(rx.stats().bad_chains, 1);
             }
@@ -614,7 +603,7 @@ mod tests {
         assert_eq!(fill(&mut rx, 60), filled(1));
         let used = driver.collect().unwrap();
         let bytes = driver.written(&used);
-        assert_eq!(bytes[..10], packet(60).vnet.encode()[..10]);
+        assert_eq!(bytes[..10], MERGED.encode()[..10]);
         assert_eq!(bytes[10..], frame(60));
     }
 
@@ -665,7 +654,7 @@ mod tests {
         let driver = Driver::new(8, 0);
         let mut rx = rig::rx(&driver, mergeable());
         driver.set_avail_idx(9);
-        assert!(rx.fill(&packet(60)).is_err());
+        assert!(fill_packet(&mut rx, 60).is_err());
     }
 
     #[test]
@@ -676,7 +665,7 @@ mod tests {
             driver.set_used_event(driver.used_idx() + u16::from(!expected) * 4);
             for _ in 0..2 {
                 driver.post_rx(&[1526]);
-                rx.fill(&packet(60)).unwrap();
+                fill_packet(&mut rx, 60).unwrap();
             }
             rx.publish();
             assert_eq!(rx.needs_notification(), expected);
