@@ -1,5 +1,5 @@
 //! Host side of a virtio-net device over vhost-user that coalesces inbound traffic with GRO.
-#![cfg_attr(not(feature = "daemon"), no_std)]
+#![cfg_attr(not(any(feature = "daemon", test)), no_std)]
 
 extern crate alloc;
 

@@ -114,3 +114,74 @@ const fn fold(a: u64, b: u64) -> u64 {
         product as u64 ^ (product >> 64) as u64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::wire::layout;
+    use crate::wire::sample::Sample;
+
+    fn key(sample: &Sample) -> FlowKey {
+        let frame = sample.bytes();
+        FlowKey::read(&frame, &layout::parse(&frame).unwrap()).unwrap()
+    }
+
+    fn changed(sample: &Sample, change: impl FnOnce(&mut Sample)) -> FlowKey {
+        let mut sample = sample.clone();
+        change(&mut sample);
+        key(&sample)
+    }
+
+    #[test]
+    fn f05_what_is_part_of_the_key_and_what_is_not() {
+        for sample in [Sample::tcp4(), Sample::tcp6()] {
+            let same = key(&sample);
+            assert_ne!(same, changed(&sample, |s| s.host = 9));
+            assert_ne!(same, changed(&sample, |s| s.source_port = 9));
+            assert_ne!(same, changed(&sample, |s| s.destination_port = 9));
+            assert_ne!(same, changed(&sample, |s| s.tags = vec![(0x8100, 0)]));
+            assert_eq!(same, changed(&sample, |s| s.macs[0] = 4));
+            assert_eq!(same, changed(&sample, |s| s.flow_label = 4));
+            assert_eq!(same, changed(&sample, |s| s.tos = 4));
+            assert_eq!(same, changed(&sample, |s| s.seq = 4));
+        }
+        let as_udp = |s: &mut Sample| s.transport = crate::wire::Transport::Udp;
+        assert_ne!(key(&Sample::tcp4()), changed(&Sample::tcp4(), as_udp));
+    }
+
+    #[test]
+    fn f08_tags_are_told_apart_by_identity_but_not_by_priority() {
+        let tagged = |tags: &[(u16, u16)]| changed(&Sample::tcp4(), |s| s.tags = tags.to_vec());
+        let all = [
+            tagged(&[]),
+            tagged(&[(0x8100, 0)]),
+            tagged(&[(0x8100, 10)]),
+            tagged(&[(0x8100, 20)]),
+            tagged(&[(0x88a8, 10)]),
+            tagged(&[(0x88a8, 10), (0x8100, 20)]),
+            tagged(&[(0x88a8, 10), (0x8100, 21)]),
+            tagged(&[(0x8100, 20), (0x88a8, 10)]),
+        ];
+        for (at, key) in all.iter().enumerate() {
+            assert_eq!(all.iter().position(|other| other == key), Some(at));
+        }
+        assert_eq!(tagged(&[(0x8100, 0xf00a)]), tagged(&[(0x8100, 10)]));
+    }
+
+    #[test]
+    fn neighbouring_flows_spread_over_buckets_and_tags() {
+        for sample in [Sample::tcp4(), Sample::tcp6()] {
+            let hashes: Vec<_> = (0..1024)
+                .map(|port| changed(&sample, |s| s.source_port = 32768 + port).hash())
+                .collect();
+            let tags: BTreeSet<_> = hashes.iter().map(|hash| hash >> 32).collect();
+            assert!(tags.len() > 1020, "{} tags", tags.len());
+            for bucket in 0..8 {
+                let share = hashes.iter().filter(|hash| *hash % 8 == bucket).count();
+                assert!((96..=160).contains(&share), "{share} of 1024 in one bucket");
+            }
+        }
+    }
+}

@@ -29,6 +29,8 @@ mod packet;
 mod stats;
 mod table;
 mod tcp;
+#[cfg(test)]
+mod tests;
 mod udp;
 
 use alloc::collections::VecDeque;

@@ -253,3 +253,237 @@ fn transport_sum(seed: Sum, segment: &[u8], l4: usize) -> Sum {
 fn length(bytes: usize) -> u16 {
     u16::try_from(bytes).unwrap_or(u16::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::sample::Sample;
+    use crate::wire::vnet_hdr::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
+
+    /// A packet of `payload_len` bytes with the header of one to be cut at `gso_size`.
+    fn packet(sample: &Sample, payload_len: usize, gso_size: u16) -> (Vec<u8>, VnetHdr) {
+        let (bytes, vnet) = sample.clone().payload_len(payload_len).partial();
+        let gso_type = match (sample.transport, sample.network) {
+            (Transport::Tcp, Network::Ipv4) => GSO_TCPV4,
+            (Transport::Tcp, Network::Ipv6) => GSO_TCPV6,
+            (Transport::Udp, _) => GSO_UDP_L4,
+        };
+        let vnet = VnetHdr {
+            gso_type,
+            gso_size,
+            ..vnet
+        };
+        (bytes, vnet)
+    }
+
+    fn cut(slices: &[&[u8]], vnet: &VnetHdr) -> Result<Vec<Vec<u8>>, GsoError> {
+        let mut frames = Vec::new();
+        let mut scratch = [0; 2048];
+        let slices = slices.iter().copied();
+        segment(slices, vnet, &mut scratch, |frame| {
+            frames.push(frame.to_vec());
+            ControlFlow::Continue(())
+        })?;
+        Ok(frames)
+    }
+
+    /// The frames that a sender would have sent: full segments and a shorter one.
+    fn expected(sample: &Sample, payload_len: usize, gso_size: usize) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        let mut next = sample.clone();
+        let mut left = payload_len;
+        while left > 0 {
+            next = next.payload_len(left.min(gso_size));
+            frames.push(next.bytes());
+            left -= next.payload.len();
+            next = next.next();
+        }
+        frames
+    }
+
+    fn kinds() -> Vec<Sample> {
+        let mut all = Vec::new();
+        for network in [Network::Ipv4, Network::Ipv6] {
+            for transport in [Transport::Tcp, Transport::Udp] {
+                for tags in 0..=2 {
+                    let mut sample = Sample::new(network, transport);
+                    sample.tags = vec![(0x8100, 7); tags];
+                    all.push(sample);
+                }
+            }
+        }
+        let mut options = Sample::tcp4();
+        options.ip_options = vec![1; 8];
+        options.options = vec![1; 12];
+        let mut extensions = Sample::tcp6();
+        extensions.extensions = vec![(0, vec![1, 4, 0, 0, 0, 0]), (60, vec![0; 14])];
+        all.extend([options, extensions]);
+        all
+    }
+
+    #[test]
+    fn f41_segments_are_the_frames_of_a_sender() {
+        for mut sample in kinds() {
+            sample.id = 0xfffe;
+            sample.seq = u32::MAX - 150;
+            for payload_len in [100, 101, 199, 200, 999, 1000] {
+                let (bytes, vnet) = packet(&sample, payload_len, 100);
+                assert_eq!(
+                    cut(&[&bytes], &vnet).unwrap(),
+                    expected(&sample, payload_len, 100),
+                    "{payload_len} bytes of {sample:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn f41_any_pieces_give_the_same_segments() {
+        let (bytes, vnet) = packet(&Sample::tcp4(), 1000, 77);
+        let whole = cut(&[&bytes], &vnet).unwrap();
+        for first in [54, 55, 60, 131, 132, 500] {
+            for second in [first, first + 1, 600, bytes.len()] {
+                let slices = [&bytes[..first], &bytes[first..second], &bytes[second..]];
+                assert_eq!(cut(&slices, &vnet).unwrap(), whole, "{first} {second}");
+            }
+        }
+    }
+
+    #[test]
+    fn f41_flags_are_on_the_segment_they_belong_to() {
+        let all = tcp::FIN | tcp::PSH | tcp::CWR | 0x40 | 0x10;
+        let mut sample = Sample::tcp4();
+        sample.flags = all;
+        for ecn in [0, GSO_ECN] {
+            let (bytes, mut vnet) = packet(&sample, 300, 100);
+            vnet.gso_type |= ecn;
+            let flags: Vec<_> = cut(&[&bytes], &vnet)
+                .unwrap()
+                .iter()
+                .map(|frame| frame[47])
+                .collect();
+            let last = tcp::FIN | tcp::PSH;
+            assert_eq!(
+                flags,
+                [all & !last, all & !last & !tcp::CWR, all & !tcp::CWR]
+            );
+        }
+    }
+
+    #[test]
+    fn f41_a_udp_checksum_of_zero_becomes_all_ones() {
+        let mut sample = Sample::udp4().payload_len(100);
+        let field = sample.checksum_place().1;
+        let bytes = sample.bytes();
+        // Spread the stored checksum over the first payload word: the sum becomes all ones.
+        let stored = u16::from_be_bytes([bytes[field], bytes[field + 1]]);
+        let word = u16::from_be_bytes([sample.payload[0], sample.payload[1]]);
+        let sum = Sum::ZERO.plus_word(word).plus_word(stored).fold();
+        sample.payload[..2].copy_from_slice(&sum.to_be_bytes());
+        let (mut frame, vnet) = sample.partial();
+        complete_checksum(&mut frame, &vnet).unwrap();
+        assert_eq!(frame[field..field + 2], [0xff, 0xff]);
+        let vnet = VnetHdr {
+            gso_type: GSO_UDP_L4,
+            gso_size: 100,
+            ..vnet
+        };
+        let (partial, _) = sample.partial();
+        let frames = cut(&[&partial], &vnet).unwrap();
+        assert_eq!(frames[0][field..field + 2], [0xff, 0xff]);
+    }
+
+    #[test]
+    fn segments_can_be_built_one_by_one_in_any_order() {
+        let (bytes, vnet) = packet(&Sample::tcp6(), 350, 100);
+        let slices = || core::iter::once(bytes.as_slice());
+        let whole = cut(&[&bytes], &vnet).unwrap();
+        let segments = Segments::new(slices(), &vnet).unwrap();
+        assert_eq!((segments.count(), segments.max_len()), (4, 174));
+        let mut out = [0; 174];
+        for index in [3, 0, 2, 1] {
+            let len = segments.write(slices(), index, &mut out).unwrap();
+            assert_eq!(out[..len], whole[index as usize]);
+        }
+        assert_eq!(
+            segments.write(slices(), 4, &mut out),
+            Err(GsoError::NoSuchSegment)
+        );
+        assert_eq!(
+            segments.write(slices(), 0, &mut out[..173]),
+            Err(GsoError::BufferTooSmall)
+        );
+    }
+
+    #[test]
+    fn a_sink_may_break_off() {
+        let (bytes, vnet) = packet(&Sample::tcp4(), 500, 100);
+        let mut taken = 0;
+        let mut scratch = [0; 200];
+        let slices = core::iter::once(bytes.as_slice());
+        let done = segment(slices, &vnet, &mut scratch, |_| {
+            taken += 1;
+            if taken == 3 {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        assert_eq!(done, Ok(2), "the third was not taken");
+    }
+
+    #[test]
+    fn f07_headers_that_do_not_fit_are_refused() {
+        let (bytes, vnet) = packet(&Sample::tcp4(), 500, 100);
+        let fault = |bytes: &[u8], vnet: VnetHdr| match cut(&[bytes], &vnet) {
+            Err(GsoError::Header(fault)) => Some(fault),
+            _ => None,
+        };
+        let no_csum = VnetHdr { flags: 0, ..vnet };
+        assert_eq!(fault(&bytes, no_csum), Some(GsoFault::NoPartialChecksum));
+        for gso_size in [0, u16::MAX] {
+            let odd = VnetHdr { gso_size, ..vnet };
+            assert_eq!(fault(&bytes, odd), Some(GsoFault::Size));
+        }
+        for gso_type in [0, 2, 3, 0x20, 0x40 | GSO_TCPV4, GSO_ECN | GSO_UDP_L4] {
+            let odd = VnetHdr { gso_type, ..vnet };
+            assert_eq!(fault(&bytes, odd), Some(GsoFault::UnknownType));
+        }
+        for gso_type in [GSO_TCPV6, GSO_UDP_L4] {
+            let odd = VnetHdr { gso_type, ..vnet };
+            assert_eq!(fault(&bytes, odd), Some(GsoFault::Protocol));
+        }
+        let odd = VnetHdr {
+            csum_start: 35,
+            ..vnet
+        };
+        assert_eq!(fault(&bytes, odd), Some(GsoFault::ChecksumPlace));
+        for len in 0..54 {
+            assert!(
+                cut(&[&bytes[..len], &bytes[len..]], &vnet).is_err(),
+                "{len}"
+            );
+            assert!(cut(&[&bytes[..len]], &vnet).is_err(), "{len}");
+        }
+        let mut lying = bytes.clone();
+        for words in 0..5 {
+            lying[46] = words << 4;
+            assert!(fault(&lying, vnet).is_some(), "{words}");
+        }
+        let long = vec![0; 70_000];
+        assert_eq!(
+            cut(&[&bytes, &long], &vnet),
+            Err(GsoError::Header(GsoFault::Size))
+        );
+    }
+
+    #[test]
+    fn f07_a_scratch_buffer_that_is_too_small_gives_no_segment() {
+        let (bytes, vnet) = packet(&Sample::tcp4(), 500, 100);
+        let slices = core::iter::once(bytes.as_slice());
+        let result = segment(slices, &vnet, &mut [0; 153], |_| {
+            panic!("nothing may be given out")
+        });
+        assert_eq!(result, Err(GsoError::BufferTooSmall));
+    }
+}

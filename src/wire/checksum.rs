@@ -220,3 +220,108 @@ pub const fn stored_form(checksum: u16, csum_offset: u16) -> u16 {
         checksum
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use etherparse::checksum::Sum16BitWords;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wire::Transport;
+    use crate::wire::layout;
+    use crate::wire::sample::{Sample, plain_sum};
+
+    proptest! {
+        #[test]
+        fn f22_any_split_at_any_alignment_gives_the_plain_sum(
+            data in proptest::collection::vec(any::<u8>(), 0..4096),
+            skip in 0_usize..33,
+            mut cuts in proptest::collection::vec(0_usize..4096, 0..8),
+        ) {
+            let data = data.get(skip..).unwrap_or_default();
+            cuts.push(0);
+            cuts.push(data.len());
+            cuts.iter_mut().for_each(|cut| *cut = (*cut).min(data.len()));
+            cuts.sort_unstable();
+            let sum = cuts
+                .windows(2)
+                .fold(Sum::ZERO, |sum, cut| sum.plus(&data[cut[0]..cut[1]]));
+            prop_assert_eq!(sum.fold(), plain_sum(data));
+            // The other implementation stores the complement in the machine's order.
+            let other = Sum16BitWords::new().add_slice(data).ones_complement();
+            prop_assert_eq!(sum.complement(), u16::from_be(other));
+        }
+
+        #[test]
+        fn f22_words_taken_out_again_leave_the_sum(
+            data in proptest::collection::vec(1_u8..=255, 64),
+            word in any::<u16>(),
+        ) {
+            let sum = Sum::of(&data);
+            prop_assert_eq!(sum.plus_word(word).minus_word(word).fold(), sum.fold());
+        }
+    }
+
+    #[test]
+    fn f22_the_largest_sum_does_not_overflow() {
+        let ones = vec![0xff; 1 << 20];
+        assert_eq!(Sum::of(&ones).plus(&ones).fold(), 0xffff);
+    }
+
+    #[test]
+    fn f17_pseudo_header_sums_agree_with_another_implementation() {
+        for network in [layout::Network::Ipv4, layout::Network::Ipv6] {
+            for transport in [Transport::Tcp, Transport::Udp] {
+                for len in [1, 2, 99, 1448, 65000] {
+                    let sample = Sample::new(network, transport).payload_len(len);
+                    let layout = layout::parse(&sample.bytes()).unwrap();
+                    assert!(is_transport_right(&sample.bytes(), &layout), "{sample:?}");
+                    let (partial, vnet) = sample.partial();
+                    let l4_len = partial.len() - usize::from(layout.l4);
+                    let field = usize::from(vnet.csum_start + vnet.csum_offset);
+                    assert_eq!(
+                        pseudo_header(&partial, &layout, u32::try_from(l4_len).unwrap()).fold(),
+                        u16::from_be_bytes([partial[field], partial[field + 1]]),
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn f01_every_flipped_bit_is_found() {
+        let frame = Sample::tcp6().payload_len(33).bytes();
+        let layout = layout::parse(&frame).unwrap();
+        for bit in usize::from(layout.l4) * 8..frame.len() * 8 {
+            let mut damaged = frame.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(!is_transport_right(&damaged, &layout), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn f18_completing_a_partial_checksum_gives_the_full_one() {
+        for transport in [Transport::Tcp, Transport::Udp] {
+            let sample = Sample::new(layout::Network::Ipv4, transport).payload_len(77);
+            let (mut frame, vnet) = sample.partial();
+            complete(&mut frame, vnet.csum_start, vnet.csum_offset).unwrap();
+            assert_eq!(frame, sample.bytes());
+        }
+    }
+
+    #[test]
+    fn zero_is_stored_as_all_ones_for_udp_only() {
+        assert_eq!(stored_form(0, 6), 0xffff);
+        assert_eq!(stored_form(0, 16), 0);
+        assert_eq!(stored_form(1, 6), 1);
+    }
+
+    #[test]
+    fn f18_a_checksum_outside_the_frame_changes_nothing() {
+        let mut frame = [7; 20];
+        for (start, offset) in [(21, 0), (20, 0), (0, 19), (u16::MAX, u16::MAX)] {
+            assert_eq!(complete(&mut frame, start, offset), Err(OutOfFrame));
+        }
+        assert_eq!(frame, [7; 20]);
+    }
+}

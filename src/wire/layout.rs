@@ -248,3 +248,234 @@ const fn unknown(reason: Malformed) -> Unfit {
 fn offset(bytes: usize) -> u16 {
     u16::try_from(bytes).unwrap_or(u16::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wire::sample::{Sample, TIMESTAMPS};
+
+    fn offsets(sample: &Sample) -> (u16, u16, u16, u32) {
+        let layout = parse(&sample.bytes()).unwrap();
+        assert_eq!(
+            (layout.network, layout.transport),
+            (sample.network, sample.transport)
+        );
+        (layout.l3, layout.l4, layout.payload, layout.payload_len)
+    }
+
+    fn refused(frame: &[u8]) -> (Malformed, Known) {
+        let unfit = parse(frame).unwrap_err();
+        (unfit.reason, unfit.known)
+    }
+
+    #[test]
+    fn f16_headers_end_where_they_should() {
+        let mut sample = Sample::tcp4();
+        assert_eq!(offsets(&sample), (14, 34, 54, 100));
+        sample.options = TIMESTAMPS.to_vec();
+        assert_eq!(offsets(&sample), (14, 34, 66, 100));
+        sample.network = Network::Ipv6;
+        assert_eq!(offsets(&sample), (14, 54, 86, 100));
+        sample.tags = vec![(0x8100, 5)];
+        assert_eq!(offsets(&sample), (18, 58, 90, 100));
+        sample.tags = vec![(0x88a8, 5), (0x8100, 6)];
+        assert_eq!(offsets(&sample), (22, 62, 94, 100));
+        sample.extensions = vec![(60, vec![0; 6]), (43, vec![0; 14])];
+        assert_eq!(offsets(&sample), (22, 86, 118, 100));
+        assert_eq!(offsets(&Sample::udp4()), (14, 34, 42, 100));
+    }
+
+    #[test]
+    fn f09_other_protocols_concern_no_flow() {
+        let of_type = |ethertype: u16, len: usize| {
+            let mut frame = vec![0; len];
+            frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
+            frame
+        };
+        for ethertype in [0x0806, 0x8035, 0x88cc, 0x8847, 0x888e, 0x6003, 38] {
+            assert_eq!(
+                refused(&of_type(ethertype, 60)),
+                (Malformed::NotIp, Known::Nothing)
+            );
+        }
+        assert_eq!(
+            refused(&of_type(0x0800, 14)),
+            (Malformed::Ip4Header, Known::Nothing)
+        );
+        assert_eq!(
+            refused(&of_type(0x86dd, 53)),
+            (Malformed::Ip6Header, Known::Nothing)
+        );
+        for protocol in [1, 2, 47, 50, 89, 132] {
+            let mut frame = Sample::tcp4().bytes();
+            frame[23] = protocol;
+            assert_eq!(refused(&frame), (Malformed::Ip4Protocol, Known::Nothing));
+            let mut frame = Sample::tcp6().bytes();
+            frame[20] = protocol;
+            assert_eq!(refused(&frame), (Malformed::Ip6Protocol, Known::Nothing));
+        }
+    }
+
+    #[test]
+    fn f04_fragments_are_known_by_address_only() {
+        let mut first = Sample::tcp4();
+        first.mf = true;
+        let mut later = Sample::udp4();
+        later.fragment_offset = 185;
+        for fragment in [first, later] {
+            let (reason, known) = refused(&fragment.bytes());
+            assert_eq!(reason, Malformed::Ip4Fragment);
+            let network = Network::Ipv4;
+            assert_eq!(known, Known::Addresses { network, l3: 14 });
+        }
+        let mut fragment = Sample::tcp6();
+        fragment.extensions = vec![(44, vec![0, 0, 0, 0, 0, 1])];
+        let (reason, known) = refused(&fragment.bytes());
+        assert_eq!(reason, Malformed::Ip6Fragment);
+        let network = Network::Ipv6;
+        assert_eq!(known, Known::Addresses { network, l3: 14 });
+    }
+
+    #[test]
+    fn f06_ports_behind_ip_options_are_found() {
+        let mut sample = Sample::tcp4();
+        sample.ip_options = vec![1; 40];
+        let (reason, known) = refused(&sample.bytes());
+        assert_eq!(reason, Malformed::Ip4Options);
+        assert!(
+            matches!(known, Known::Flow(layout) if layout.l4 == 74),
+            "{known:?}"
+        );
+        // Without the ports the address pair is left.
+        assert!(matches!(
+            refused(&sample.bytes()[..77]),
+            (Malformed::Ip4Options, Known::Addresses { .. })
+        ));
+    }
+
+    #[test]
+    fn f03_bytes_behind_the_packet_are_a_length_fault() {
+        let mut sample = Sample::tcp4().payload_len(2);
+        sample.padding = 4;
+        assert_eq!(refused(&sample.bytes()).0, Malformed::Ip4Length);
+        sample.network = Network::Ipv6;
+        assert_eq!(refused(&sample.bytes()).0, Malformed::Ip6Length);
+        sample.transport = Transport::Udp;
+        assert_eq!(refused(&sample.bytes()).0, Malformed::Ip6Length);
+    }
+
+    #[test]
+    fn f02_a_length_of_zero_is_a_length_fault() {
+        let mut frame = Sample::tcp6().bytes();
+        frame[18..20].fill(0);
+        assert_eq!(refused(&frame).0, Malformed::Ip6Length);
+        frame.resize(80_000, 0);
+        assert_eq!(refused(&frame).0, Malformed::Ip6Length);
+        let mut frame = Sample::tcp4().bytes();
+        frame[16..18].fill(0);
+        crate::wire::ipv4::rewrite(&mut frame, 14, 0, 0);
+        assert_eq!(refused(&frame).0, Malformed::Ip4Length);
+    }
+
+    #[test]
+    fn the_reserved_bit_and_a_wrong_sum_have_their_reasons() {
+        let mut frame = Sample::tcp4().bytes();
+        frame[24] ^= 1;
+        assert_eq!(refused(&frame).0, Malformed::Ip4Checksum);
+        let mut frame = Sample::tcp4().bytes();
+        frame[20] |= 0x80;
+        crate::wire::ipv4::rewrite(&mut frame, 14, 140, 0);
+        assert_eq!(refused(&frame).0, Malformed::Ip4Length);
+    }
+
+    #[test]
+    fn f07_lying_transport_headers_keep_their_flow() {
+        for nibble in (0..5).chain([15]) {
+            let mut frame = Sample::tcp4().payload_len(3).bytes();
+            frame[46] = nibble << 4;
+            let (reason, known) = refused(&frame);
+            assert_eq!(reason, Malformed::TcpHeader);
+            assert!(matches!(known, Known::Flow(_)));
+        }
+        for len in [0, 7, 8, 107, 109, 65535_u16] {
+            let mut frame = Sample::udp4().bytes();
+            frame[38..40].copy_from_slice(&len.to_be_bytes());
+            let (reason, known) = refused(&frame);
+            assert_eq!(reason, Malformed::UdpLength, "{len}");
+            assert!(matches!(known, Known::Flow(_)));
+        }
+        let empty = Sample::udp4().payload_len(0).bytes();
+        assert_eq!(refused(&empty).0, Malformed::UdpLength);
+    }
+
+    #[test]
+    fn f07_a_frame_cut_anywhere_is_refused() {
+        let mut sample = Sample::tcp6();
+        sample.tags = vec![(0x8100, 1)];
+        sample.extensions = vec![(0, vec![1, 4, 0, 0, 0, 0])];
+        for sample in [sample, Sample::tcp4(), Sample::udp4()] {
+            let frame = sample.bytes();
+            for len in 0..frame.len() {
+                assert!(parse(&frame[..len]).is_err(), "{len} of {sample:?}");
+            }
+        }
+    }
+
+    /// What a layout claims must lie in the frame, and known offsets must allow the reads that
+    /// they promise.
+    fn check_claims(frame: &[u8]) {
+        match parse(frame) {
+            Ok(layout) => {
+                let payload = usize::from(layout.payload);
+                assert!(layout.l3 < layout.l4 && layout.l4 < layout.payload);
+                assert_eq!(payload + layout.payload_len as usize, frame.len());
+            }
+            Err(Unfit { known, .. }) => match known {
+                Known::Nothing => {}
+                Known::Addresses { network, l3 } => {
+                    let len = match network {
+                        Network::Ipv4 => 20,
+                        Network::Ipv6 => 40,
+                    };
+                    assert!(usize::from(l3) + len <= frame.len());
+                }
+                Known::Flow(layout) => assert!(usize::from(layout.l4) + 4 <= frame.len()),
+            },
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn f07_no_byte_sequence_makes_the_parser_lie(
+            frame in proptest::collection::vec(any::<u8>(), 0..300),
+        ) {
+            check_claims(&frame);
+        }
+
+        #[test]
+        fn f07_no_change_of_a_sound_frame_makes_the_parser_lie(
+            is_v6: bool,
+            is_udp: bool,
+            tags in 0_usize..4,
+            extensions in 0_usize..10,
+            changes in proptest::collection::vec((0_usize..160, any::<u8>()), 0..4),
+            cut in 0_usize..400,
+        ) {
+            let network = if is_v6 { Network::Ipv6 } else { Network::Ipv4 };
+            let transport = if is_udp { Transport::Udp } else { Transport::Tcp };
+            let mut sample = Sample::new(network, transport);
+            sample.tags = vec![(0x8100, 7); tags];
+            sample.extensions = vec![(60, vec![0; 6]); extensions];
+            let mut frame = sample.bytes();
+            for (at, value) in changes {
+                if let Some(byte) = frame.get_mut(at) {
+                    *byte = value;
+                }
+            }
+            check_claims(&frame);
+            check_claims(frame.get(..cut).unwrap_or(&frame));
+        }
+    }
+}

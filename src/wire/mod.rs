@@ -15,6 +15,8 @@ pub mod gso_layout;
 pub mod ipv4;
 pub mod ipv6;
 pub mod layout;
+#[cfg(test)]
+pub(crate) mod sample;
 pub mod tcp;
 pub mod udp;
 pub mod vnet_hdr;
