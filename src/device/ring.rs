@@ -278,6 +278,7 @@ fn validate(config: &RingConfig, map: &GuestMap) -> Result<(), RingFault> {
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::sync::atomic::AtomicU16;
 
     use proptest::prelude::*;
     use virtio_queue::QueueOwnedT;
@@ -538,6 +539,59 @@ mod tests {
             assert_eq!(ring.needs_notification(), expected);
             assert!(!ring.needs_notification(), "decided already");
         }
+    }
+
+    /// Spins, for the other side is expected at once; yields if it has no processor.
+    fn wait_until(is_so: &mut dyn FnMut() -> bool) {
+        for spins in 0_u64.. {
+            if is_so() {
+                return;
+            }
+            if spins < 1000 {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_is_either_found_or_kicked_for_when_both_sides_race() {
+        // A race can only be provoked, not forced: without the fence an optimised build fails in
+        // most runs, an unoptimised one, slow between its store and its load, hardly ever.
+        const ROUNDS: u16 = 10_000;
+        let driver = Driver::new(4, 0);
+        let (device_side, driver_side) = (AtomicU16::new(0), AtomicU16::new(0));
+        let meet = |ours: &AtomicU16, theirs: &AtomicU16| {
+            let round = ours.fetch_add(1, Ordering::SeqCst) + 1;
+            wait_until(&mut || theirs.load(Ordering::SeqCst) >= round);
+        };
+        std::thread::scope(|scope| {
+            // The available index and the event index move by one in each round, at once.
+            let kicks = scope.spawn(|| {
+                let kicks_for = |round: u16| {
+                    meet(&driver_side, &device_side);
+                    driver.set_avail_idx(round + 1);
+                    fence(Ordering::SeqCst);
+                    driver.avail_event() == round
+                };
+                (0..ROUNDS).map(kicks_for).collect::<Vec<_>>()
+            });
+            let mut ring = rig::ring(&driver, EVENT_IDX);
+            let mut found = Vec::new();
+            for _ in 0..ROUNDS {
+                meet(&device_side, &driver_side);
+                found.push(ring.enable_notifications().unwrap());
+                wait_until(&mut || ring.pop().unwrap().is_some());
+                ring.stage_used(0, 0);
+            }
+            let kicks = kicks.join().unwrap();
+            let lost = kicks
+                .iter()
+                .zip(found)
+                .position(|(&kick, found)| !kick && !found);
+            assert_eq!(lost, None, "in this round neither side saw the other");
+        });
     }
 
     /// One step of a driver or of the device.
