@@ -10,6 +10,9 @@ use super::context::Delivered;
 use super::cut::{Headers, cut, has_right_checksum, word};
 use super::packet::{Built, Checksum};
 
+/// The bit "don't fragment" beside the fragment offset.
+const DF: u16 = 0x4000;
+
 /// Finds the frames of each delivered packet by its bytes: the same frame, or payload that follows
 /// on. Each frame is found once, the first that arrived of equal ones.
 pub fn attribute(delivered: &[Delivered], inputs: &[Built]) -> Vec<Result<Vec<usize>, String>> {
@@ -237,8 +240,12 @@ fn check_merged(packet: &Delivered, from: &[&Built]) -> Result<(), String> {
             from.len()
         ));
     }
-    let ids = || from.iter().map(|input| word(&input.bytes, headers.l3 + 4));
-    let has_fixed_id = headers.is_ipv4 && ids().all(|id| id == word(&packet.bytes, headers.l3 + 4));
+    let l3 = headers.l3;
+    let has_fixed_id = headers.is_ipv4
+        && word(&packet.bytes, l3 + 6) & DF != 0
+        && from
+            .iter()
+            .all(|input| word(&input.bytes, l3 + 4) == word(&packet.bytes, l3 + 4));
     for (i, (segment, input)) in segments.iter().zip(from).enumerate() {
         let comparable = with_allowed_differences(segment, input, headers, has_fixed_id);
         if comparable != input.bytes {

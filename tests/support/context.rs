@@ -16,8 +16,8 @@ pub struct Delivered {
     pub segs: u32,
     /// Number of the event during which it entered the receive list.
     pub at: usize,
-    /// When it was handed over.
-    pub handed_over: Instant,
+    /// Number of the event during which it was handed over.
+    pub handed_over: usize,
 }
 
 /// Engine, poll model, clock, and what was delivered so far.
@@ -27,7 +27,6 @@ pub struct Context {
     engine: GroEngine<Vec<u8>>,
     napi: Napi,
     poll: Option<Poll>,
-    now: Instant,
     event: usize,
     /// Events during which the packets in the receive list entered it.
     entered: VecDeque<usize>,
@@ -44,7 +43,6 @@ impl Context {
             engine,
             napi: Napi::new(napi),
             poll: None,
-            now: Instant::ZERO,
             event: 0,
             entered: VecDeque::new(),
             delivered: Vec::new(),
@@ -60,17 +58,18 @@ impl Context {
         &self.napi
     }
 
-    pub fn now(&self) -> Instant {
-        self.now
+    /// Number of the next event.
+    pub fn event(&self) -> usize {
+        self.event
     }
 
-    pub fn is_polling(&self) -> bool {
-        self.poll.is_some()
+    /// Whether a poll goes on or is due.
+    pub fn is_owned(&self) -> bool {
+        !matches!(self.napi.state(), NapiState::Idle | NapiState::Deferred)
     }
 
     /// A frame is read, in a poll that is begun if none is going on.
     pub fn frame(&mut self, now: Instant, bytes: Vec<u8>, meta: RxMeta) -> GroResult {
-        self.now = now;
         self.begin();
         let result = self.engine.receive(now, bytes, meta);
         self.note_entered();
@@ -95,7 +94,6 @@ impl Context {
     /// The timer fires and the poll finds nothing. False if the timer was not due or the context
     /// owned; then nothing happens.
     pub fn timer(&mut self, now: Instant) -> bool {
-        self.now = now;
         let fired = self.napi.timer_fired(now);
         if fired {
             self.end(now, 0);
@@ -120,7 +118,7 @@ impl Context {
         if self.poll.is_some() {
             return;
         }
-        if matches!(self.napi.state(), NapiState::Idle | NapiState::Deferred) {
+        if !self.is_owned() {
             self.napi.schedule();
         }
         self.poll = self.napi.begin_poll();
@@ -128,7 +126,6 @@ impl Context {
     }
 
     fn end(&mut self, now: Instant, work: u32) {
-        self.now = now;
         self.begin();
         let poll = self.poll.take().expect("was begun");
         let completion = self.napi.complete(poll, work, self.engine.has_held());
@@ -158,7 +155,7 @@ impl Context {
                 bytes,
                 segs: packet.segs(),
                 at: self.entered.pop_front().expect("noted when it entered"),
-                handed_over: self.now,
+                handed_over: self.event,
             });
             self.engine.recycle(packet);
         }
