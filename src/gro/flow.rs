@@ -1,12 +1,13 @@
 //! Which flow a frame belongs to (rule FLOW-1), and a cheap hash of that.
 
+use crate::wire::ethernet::{HEADER_LEN, MACS_LEN, TAG_LEN};
 use crate::wire::{Layout, Network, array_at};
 
 /// TPID and the 12 bits of the VLAN identifier; priority and DEI are no part of the identity.
 const VLAN_IDENTITY: u32 = 0xffff_0fff;
 
 /// VLAN identities, IP version and both addresses: what is known of a fragment's flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct AddressPair {
     addresses: [u64; 4],
     /// Identity of the outer tag in the high half, of the inner in the low half, 0 for none. The
@@ -18,22 +19,18 @@ impl AddressPair {
     #[inline]
     pub(super) fn read(frame: &[u8], network: Network, l3: u16) -> Option<Self> {
         let l3 = usize::from(l3);
-        let tag = |at: usize| {
-            if at + 6 > l3 {
-                return 0;
-            }
-            let raw = array_at(frame, at).copied().unwrap_or_default();
-            u32::from_be_bytes(raw) & VLAN_IDENTITY
-        };
-        let tags = if l3 == 14 {
+        let tags = if l3 == HEADER_LEN {
             0
         } else {
-            u64::from(tag(12)) << 32 | u64::from(tag(16))
+            tag_identities(frame, l3)
         };
-        let (addresses, version) = match network {
+        match network {
             Network::Ipv4 => {
                 let raw = array_at::<8>(frame, l3 + 12)?;
-                ([u64::from_le_bytes(*raw), 0, 0, 0], 4)
+                Some(Self {
+                    addresses: [u64::from_le_bytes(*raw), 0, 0, 0],
+                    link: tags | 4 << 12,
+                })
             }
             Network::Ipv6 => {
                 let (words, _) = array_at::<32>(frame, l3 + 8)?.as_chunks::<8>();
@@ -41,14 +38,49 @@ impl AddressPair {
                 for (to, from) in addresses.iter_mut().zip(words) {
                     *to = u64::from_le_bytes(*from);
                 }
-                (addresses, 6)
+                Some(Self {
+                    addresses,
+                    link: tags | 6 << 12,
+                })
             }
-        };
-        Some(Self {
-            addresses,
-            link: tags | version << 12,
-        })
+        }
     }
+
+    #[inline]
+    const fn hash(&self) -> u64 {
+        let [a, b, c, d] = self.addresses;
+        // Empty for IPv4.
+        let rest = if b | c | d == 0 {
+            0
+        } else {
+            fold(b ^ SALT[3], c ^ SALT[4]) ^ d
+        };
+        fold(a ^ SALT[1], self.link ^ rest ^ SALT[2])
+    }
+}
+
+/// Words are compared without branches; the derived comparison would call `memcmp`.
+impl PartialEq for AddressPair {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        let [a, b, c, d] = self.addresses;
+        let [e, f, g, h] = other.addresses;
+        (a ^ e) | (b ^ f) | (c ^ g) | (d ^ h) | (self.link ^ other.link) == 0
+    }
+}
+
+impl Eq for AddressPair {}
+
+/// Identities of the tags between the MAC addresses and the network header at `l3`.
+fn tag_identities(frame: &[u8], l3: usize) -> u64 {
+    let tag = |at: usize| {
+        if at + TAG_LEN + 2 > l3 {
+            return 0;
+        }
+        let raw = array_at(frame, at).copied().unwrap_or_default();
+        u64::from(u32::from_be_bytes(raw) & VLAN_IDENTITY)
+    };
+    tag(MACS_LEN) << 32 | tag(MACS_LEN + TAG_LEN)
 }
 
 /// Identity of a flow. Two frames merge only if theirs are equal.
@@ -78,28 +110,18 @@ impl FlowKey {
 
     /// Hashes the key; equal keys have equal hashes on every machine.
     #[inline]
-    pub(super) fn hash(&self) -> u64 {
-        let [a, b, c, d] = self.pair.addresses;
-        let ports = fold(self.ports ^ SALT[0], self.pair.link ^ SALT[1]);
-        let low = fold(a ^ SALT[2], b ^ SALT[3]);
-        // Empty for IPv4.
-        let high = if c | d == 0 {
-            0
-        } else {
-            fold(c ^ SALT[4], d ^ SALT[5])
-        };
-        fold(ports ^ SALT[4], low ^ high)
+    pub(super) const fn hash(&self) -> u64 {
+        fold(self.ports ^ SALT[0], self.pair.hash())
     }
 }
 
 /// Bits of the fractional part of pi: arbitrary, without pattern.
-const SALT: [u64; 6] = [
+const SALT: [u64; 5] = [
     0x243f_6a88_85a3_08d3,
     0x1319_8a2e_0370_7344,
     0xa409_3822_299f_31d0,
     0x082e_fa98_ec4e_6c89,
     0x4528_21e6_38d0_1377,
-    0xbe54_66cf_34e9_0c6c,
 ];
 
 /// Multiplies to 128 bits and folds the halves, so that every bit of the input counts.

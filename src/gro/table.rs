@@ -19,7 +19,7 @@ pub(super) const PER_BUCKET: usize = 8;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home {
     bucket: u8,
-    tag: u32,
+    tag: u8,
 }
 
 impl Home {
@@ -28,11 +28,11 @@ impl Home {
     pub(super) const fn new(bucket: u64, hash: u64) -> Self {
         #[allow(
             clippy::cast_possible_truncation,
-            reason = "three bits for the bucket, the high half for the tag"
+            reason = "three bits for the bucket, the highest eight for the tag"
         )]
         Self {
             bucket: (bucket % BUCKETS as u64) as u8,
-            tag: (hash >> 32) as u32,
+            tag: (hash >> 56) as u8,
         }
     }
 }
@@ -87,8 +87,8 @@ impl Ages {
 }
 
 struct Bucket<B> {
-    /// Tags of the entries; that of an empty entry means nothing.
-    tags: [u32; PER_BUCKET],
+    /// One byte per entry; that of an empty entry means nothing.
+    tags: [u8; PER_BUCKET],
     /// One bit per entry.
     used: u8,
     ages: Ages,
@@ -106,12 +106,8 @@ impl<B> Bucket<B> {
     }
 
     #[inline]
-    fn find(&self, tag: u32, key: &FlowKey) -> Option<u8> {
-        let mut hits = 0_u8;
-        for (entry, held_tag) in self.tags.iter().enumerate() {
-            hits |= u8::from(*held_tag == tag) << entry;
-        }
-        hits &= self.used;
+    fn find(&self, tag: u8, key: &FlowKey) -> Option<u8> {
+        let mut hits = equal_bytes(self.tags, tag) & self.used;
         while hits != 0 {
             let entry = lowest_bit(hits);
             if self.entry(entry).is_some_and(|held| held.key == *key) {
@@ -134,7 +130,7 @@ impl<B> Bucket<B> {
 
     /// Holds a packet as the youngest, in place of the oldest if all entries are used.
     #[inline]
-    fn insert(&mut self, tag: u32, held: HeldPacket<B>) -> Option<HeldPacket<B>> {
+    fn insert(&mut self, tag: u8, held: HeldPacket<B>) -> Option<HeldPacket<B>> {
         let entry = if self.used == u8::MAX {
             let oldest = self.ages.oldest().unwrap_or_default();
             self.ages.remove(oldest);
@@ -265,6 +261,21 @@ impl<B> Table<B> {
     }
 }
 
+/// One bit for each byte that equals `wanted`, found in all bytes at once.
+#[inline]
+const fn equal_bytes(bytes: [u8; 8], wanted: u8) -> u8 {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    const SEVEN: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+    let differing = u64::from_le_bytes(bytes) ^ (LOW * wanted as u64);
+    // The high bit of each byte that is zero.
+    let zero = !(((differing & SEVEN) + SEVEN) | differing | SEVEN);
+    // Gathers those bits in the highest byte, the one of byte 0 as the lowest.
+    #[allow(clippy::cast_possible_truncation, reason = "one byte is left")]
+    {
+        ((zero >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
+    }
+}
+
 #[inline]
 #[allow(clippy::cast_possible_truncation, reason = "at most 8")]
 const fn lowest_bit(bits: u8) -> u8 {
@@ -274,6 +285,22 @@ const fn lowest_bit(bits: u8) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn equal_bytes_are_found_wherever_they_are() {
+        for pattern in 0..=255_u8 {
+            for (wanted, other) in [(0, 1), (1, 0), (0x80, 0), (0xff, 0x7f), (7, 0x87)] {
+                let bytes = core::array::from_fn(|at| {
+                    if pattern & 1 << at == 0 {
+                        other
+                    } else {
+                        wanted
+                    }
+                });
+                assert_eq!(equal_bytes(bytes, wanted), pattern);
+            }
+        }
+    }
 
     #[test]
     fn ages_keep_order_when_any_entry_leaves() {

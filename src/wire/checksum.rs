@@ -87,7 +87,9 @@ impl Sum {
     #[must_use]
     #[inline]
     pub const fn is_all_ones(self) -> bool {
-        fold_native(self.words) == 0xffff
+        // Folding keeps the value modulo 0xffff, and only a sum of nothing but zeros folds to
+        // zero. A division by a constant is a multiplication, which is shorter than folding.
+        self.words != 0 && self.words.is_multiple_of(0xffff)
     }
 }
 

@@ -203,16 +203,22 @@ struct Base {
 impl Base {
     #[inline]
     fn layout(self, header_len: usize, payload_len: usize) -> Layout {
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "the IP length field has been found equal, so it is below 2^16"
+        )]
+        let payload_len = payload_len as u32;
         Layout {
             network: self.network,
             transport: self.transport,
             l3: offset(self.l3),
             l4: offset(self.l4),
             payload: offset(self.l4 + header_len),
-            payload_len: u32::try_from(payload_len).unwrap_or(u32::MAX),
+            payload_len,
         }
     }
 
+    #[cold]
     fn addresses(self, reason: Malformed) -> Unfit {
         Unfit {
             reason,
@@ -224,6 +230,7 @@ impl Base {
     }
 
     /// Rule ORD-2: the flow if the four port bytes are present, else the address pair.
+    #[cold]
     fn flow(self, frame: &[u8], reason: Malformed) -> Unfit {
         if array_at::<4>(frame, self.l4).is_none() {
             return self.addresses(reason);
@@ -245,8 +252,9 @@ const fn unknown(reason: Malformed) -> Unfit {
 /// Headers end below 17 KiB: 22 bytes of link header, 60 of IPv4 or 40 of IPv6 with eight
 /// extension headers of 2 KiB, 60 of transport.
 #[inline]
-fn offset(bytes: usize) -> u16 {
-    u16::try_from(bytes).unwrap_or(u16::MAX)
+#[allow(clippy::cast_possible_truncation, reason = "at most 17 KiB")]
+const fn offset(bytes: usize) -> u16 {
+    bytes as u16
 }
 
 #[cfg(test)]
