@@ -19,6 +19,7 @@ mod device;
 mod endpoint;
 mod framework;
 mod listener;
+mod names;
 mod pairs;
 mod relay;
 mod ring;

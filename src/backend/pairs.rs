@@ -13,6 +13,7 @@ use log::info;
 use virtio_queue::Error as QueueError;
 use vm_memory::GuestMemoryMmap;
 
+use super::names::feature_names;
 use super::ring::Ring;
 use crate::worker::{PairControl, PairSetup};
 
@@ -77,7 +78,7 @@ impl Pairs {
         let mut state = self.lock();
         if state.features != features {
             state.features = features;
-            info!("features negotiated: {features:#x}");
+            info!("features negotiated: {}", feature_names(features));
             self.publish_all(&mut state, true);
         }
     }

@@ -11,6 +11,7 @@ mod announce;
 mod fault;
 mod message;
 mod region_file;
+mod regions;
 mod rules;
 mod shape;
 mod socket;

@@ -10,3 +10,4 @@ mod memory;
 mod recorder;
 mod rings;
 mod served;
+mod transcripts;

@@ -83,6 +83,28 @@ fn former_memory_is_unmapped_when_it_was_replaced() {
 }
 
 #[test]
+fn region_may_be_named_once_for_each_pair() {
+    let served = Served::listening(2);
+    let front = served.connect();
+    front.prepare(&memory());
+    let _events = front.start_ring(0, 0);
+    let extra = memory();
+    for expected in [2, 1] {
+        for _ in 0..2 {
+            match expected {
+                2 => front.tell(
+                    Req::ADD_MEM_REG,
+                    &one_region(region(MEMORY)),
+                    &[extra.as_fd()],
+                ),
+                _ => front.tell(Req::REM_MEM_REG, &one_region(region(MEMORY)), &[]),
+            }
+            assert_eq!(regions(&served), expected);
+        }
+    }
+}
+
+#[test]
 fn thirty_two_regions_work() {
     let served = Served::listening(1);
     let front = served.connect();

@@ -15,6 +15,7 @@ use vhost::vhost_user::message::{FrontendReq, VhostUserProtocolFeatures, VhostUs
 
 use super::fault::Fault;
 use super::message::Message;
+use super::regions::Regions;
 
 /// What the number in the answer to `GET_QUEUE_NUM` counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +64,7 @@ pub(in crate::backend) struct Rules {
     has_set_features: bool,
     kept_enables: BTreeMap<u32, u32>,
     status: u64,
+    regions: Regions,
 }
 
 impl Rules {
@@ -82,6 +84,7 @@ impl Rules {
             has_set_features: false,
             kept_enables: BTreeMap::new(),
             status: 0,
+            regions: Regions::default(),
         }
     }
 
@@ -115,6 +118,12 @@ impl Rules {
                 self.status = 0;
                 vec![self.pass(message)]
             }
+            Req::SET_MEM_TABLE => {
+                self.regions.replace(&message);
+                vec![self.pass(message)]
+            }
+            Req::ADD_MEM_REG if !self.regions.add(&message) => self.acknowledge(&message, ACK),
+            Req::REM_MEM_REG if !self.regions.remove(&message) => self.acknowledge(&message, ACK),
             Req::GET_QUEUE_NUM => vec![Step::Reply(self.queue_num().to_ne_bytes().to_vec())],
             Req::NET_SET_MTU => {
                 let is_legal = MTU_RANGE.contains(&message.u64_at(0));
