@@ -54,6 +54,8 @@ pub(crate) struct Used {
 pub(crate) struct Driver {
     pub(crate) memory: Arc<GuestMemoryMmap>,
     pub(crate) size: u16,
+    /// Added to every address, so that two rings may lie in one memory.
+    base: u64,
     avail_idx: u16,
     last_used: u16,
     free: Vec<u16>,
@@ -79,22 +81,41 @@ impl Driver {
                     .map(|&(start, len)| (GuestAddress(start), len)),
             )
             .collect();
+        let memory = Arc::new(GuestMemoryMmap::from_ranges(&regions).unwrap());
+        Self::within(memory, 0, size, position)
+    }
+
+    /// Two rings of the same size in one memory.
+    pub(crate) fn two(size: u16, position: u16) -> [Self; 2] {
+        let base = (data_start(size) + DATA_LEN).next_multiple_of(0x1_0000);
+        let len = usize::try_from(base).unwrap();
+        let first = Self::with_regions(size, position, &[(base, len)]);
+        let second = Self::within(Arc::clone(&first.memory), base, size, position);
+        [first, second]
+    }
+
+    fn within(memory: Arc<GuestMemoryMmap>, base: u64, size: u16, position: u16) -> Self {
         let driver = Self {
-            memory: Arc::new(GuestMemoryMmap::from_ranges(&regions).unwrap()),
+            memory,
             size,
+            base,
             avail_idx: position,
             last_used: position,
             free: (0..size).rev().collect(),
             posted: HashMap::new(),
-            next_data: data,
+            next_data: base + data_start(size),
         };
         driver.set_avail_idx(position);
         driver.store(driver.used() + 2, position);
         driver
     }
 
+    pub(crate) fn desc(&self) -> u64 {
+        self.base + DESC
+    }
+
     pub(crate) fn avail(&self) -> u64 {
-        DESC + u64::from(self.size) * 16
+        self.desc() + u64::from(self.size) * 16
     }
 
     pub(crate) fn used(&self) -> u64 {
@@ -112,7 +133,7 @@ impl Driver {
     /// Starts again to hand out memory from the beginning; all buffers must be back.
     pub(crate) fn reset_alloc(&mut self) {
         assert!(self.posted.is_empty());
-        self.next_data = data_start(self.size);
+        self.next_data = self.base + data_start(self.size);
     }
 
     pub(crate) fn write(&self, addr: u64, bytes: &[u8]) {
@@ -255,7 +276,7 @@ impl Driver {
     }
 
     pub(crate) fn write_desc(&self, index: u16, desc: Desc) {
-        self.write(DESC + u64::from(index) * 16, &encode(desc));
+        self.write(self.desc() + u64::from(index) * 16, &encode(desc));
     }
 
     pub(crate) fn set_avail_idx(&self, idx: u16) {
