@@ -49,8 +49,19 @@ pub struct PairSetup {
     pub tx: Option<RingSetup>,
 }
 
+impl PairSetup {
+    /// Whether frames that waited for the guest under the `old` set-up may reach it under this
+    /// one: it is the same run of the ring, and the guest accepts the same.
+    pub(super) fn goes_on_receiving_after(&self, old: &Self) -> bool {
+        let (Some(ring), Some(old_ring)) = (&self.rx, &old.rx) else {
+            return false;
+        };
+        ring.epoch == old_ring.epoch && ring.enabled && self.features == old.features
+    }
+}
+
 /// Where each ring stood when the thread let go of the former set-up; `None` for a ring that was
-/// not started.
+/// not started. A ring that broke stands where it broke.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Positions {
     /// Next available index of the receive ring.

@@ -10,12 +10,14 @@
 //! - `waiter`: the epoll set with masking;
 //! - `pair`: two directions and one uplink queue, started and stopped together;
 //! - `receive`, `deliver`: uplink, engine, poll model, ring;
+//! - `mtu`: what is too long for the guest;
 //! - `transmit`: ring, checks, uplink;
 //! - `stats`: what is counted.
 
 mod deliver;
 mod handle;
 mod mailbox;
+mod mtu;
 mod pair;
 mod receive;
 mod stats;
@@ -24,6 +26,6 @@ mod transmit;
 mod waiter;
 
 pub use handle::{PairControl, PairSetup, Positions, RingSetup};
-pub use pair::PairConfig;
+pub use pair::{PairConfig, QueuePair};
 pub use stats::{PairStats, ReceiveStats, TransmitStats};
 pub use thread::{DataThread, LinkReport, ThreadConfig};

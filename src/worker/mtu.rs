@@ -96,8 +96,7 @@ mod tests {
                 // No tag, whatever follows.
                 (&[0x9100], longest),
             ] {
-                let is_exceeded =
-                    |len: usize| limit(mtu).is_exceeded_by(&frame(tags, len), &PLAIN);
+                let is_exceeded = |len: usize| limit(mtu).is_exceeded_by(&frame(tags, len), &PLAIN);
                 assert!(!is_exceeded(allowed), "{mtu} {tags:x?}");
                 assert!(is_exceeded(allowed + 1), "{mtu} {tags:x?}");
             }

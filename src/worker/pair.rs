@@ -7,6 +7,8 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
 use log::{debug, info, warn};
 
@@ -23,6 +25,9 @@ use crate::sys::{Batch, GuestMap, Interest, Ready};
 use crate::time::Instant;
 use crate::uplink::{Offloads, TxFrame, UplinkQueue};
 use crate::wire::VnetHdr;
+
+/// How long an uplink is left alone that keeps saying it is ready and then does nothing.
+pub(super) const RETRY: Duration = Duration::from_millis(1);
 
 /// How a queue pair works, the same for every guest that comes.
 #[derive(Clone, Debug)]
@@ -73,8 +78,8 @@ impl Host {
     }
 }
 
-/// A queue pair and its share of the data thread.
-pub(super) struct QueuePair {
+/// A queue pair: what a data thread runs, and what can be run without one, turn by turn.
+pub struct QueuePair {
     host: Host,
     waiter: Waiter,
     receive: Receive,
@@ -84,11 +89,24 @@ pub(super) struct QueuePair {
 }
 
 impl QueuePair {
-    pub(super) fn new(
+    /// Makes an idle pair on `queue`. `report` is called as [`LinkReport`] says.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new(
         config: &PairConfig,
         queue: Box<dyn UplinkQueue>,
-        waiter: Waiter,
         report: LinkReport,
+    ) -> io::Result<Self> {
+        Ok(Self::with_waiter(config, queue, report, Waiter::new()?))
+    }
+
+    /// The same with a waiter that may wait for more.
+    pub(super) fn with_waiter(
+        config: &PairConfig,
+        queue: Box<dyn UplinkQueue>,
+        report: LinkReport,
+        waiter: Waiter,
     ) -> Self {
         Self {
             host: Host {
@@ -104,21 +122,53 @@ impl QueuePair {
         }
     }
 
+    /// Serves what is ready at `now` and what is due then, without waiting. Returns when there is
+    /// something to do again if nothing becomes ready before: `now` if more is left to do, `None`
+    /// if only an event can bring something.
+    ///
+    /// # Errors
+    /// The kernel is short of memory.
+    pub fn turn(&mut self, now: Instant) -> io::Result<Option<Instant>> {
+        self.watch();
+        for event in self.waiter.wait(Some(Duration::ZERO))?.iter() {
+            self.take_event(event);
+        }
+        self.work(now);
+        Ok(self.next_due(now))
+    }
+
     /// Waits for the next event or deadline.
     pub(super) fn wait(&mut self, now: Instant) -> io::Result<Batch> {
         self.watch();
-        let timeout = if self.receive.is_due(now) || self.transmit.is_pending() {
-            Some(core::time::Duration::ZERO)
-        } else {
-            self.receive.deadline().map(|deadline| deadline - now)
-        };
-        self.waiter.wait(timeout)
+        self.waiter.wait(self.next_due(now).map(|due| due - now))
+    }
+
+    /// When there is something to do without an event.
+    fn next_due(&self, now: Instant) -> Option<Instant> {
+        if self.receive.is_due(now) || self.transmit.is_pending(now) {
+            return Some(now);
+        }
+        let deadlines = [self.receive.deadline(), self.transmit.deadline()];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Takes note of what became ready; [`work`](Self::work) does something about it.
+    pub(super) fn take_event(&mut self, event: Ready) {
+        match Token::from(event.token) {
+            // Read by whoever added it.
+            Token::Inbox => {}
+            Token::RxKick => self.receive.kicked(),
+            Token::TxKick => self.transmit.kicked(),
+            Token::Uplink => self.uplink_ready(event),
+        }
     }
 
     /// Sets what is to be reported of the uplink to what both directions can use.
     fn watch(&mut self) {
         if self.host.link == Link::Gone {
             self.waiter.forget_uplink(self.host.queue.fd());
+            // Nobody will say so any more, and frames that waited for it are to be dropped.
+            self.transmit.writable();
             return;
         }
         let wish = match (self.receive.wants_frames(), self.transmit.wants_room()) {
@@ -132,15 +182,7 @@ impl QueuePair {
         }
     }
 
-    pub(super) fn rx_kicked(&mut self) {
-        self.receive.kicked();
-    }
-
-    pub(super) fn tx_kicked(&mut self) {
-        self.transmit.kicked();
-    }
-
-    pub(super) fn uplink_ready(&mut self, ready: Ready) {
+    fn uplink_ready(&mut self, ready: Ready) {
         if ready.failed && !self.receive.wants_frames() {
             // Nobody reads at the moment, so nobody would learn the reason from a read.
             self.host.set_link(Link::Gone, &"the device was removed");
@@ -160,17 +202,20 @@ impl QueuePair {
             let served = self.receive.poll(now, &mut self.host);
             act(served, self.setup.rx.as_ref());
         }
-        if self.transmit.is_pending() {
-            let served = self.transmit.drain(&mut self.host);
+        if self.transmit.is_pending(now) {
+            let served = self.transmit.drain(now, &mut self.host);
             act(served, self.setup.tx.as_ref());
         }
     }
 
     /// Replaces the set-up. See [`super::PairControl::apply`].
-    pub(super) fn apply(&mut self, now: Instant, setup: PairSetup) -> Positions {
-        let served = self.receive.teardown();
+    pub fn apply(&mut self, now: Instant, setup: PairSetup) -> Positions {
+        let served = self.receive.wind_up(now);
         act(served, self.setup.rx.as_ref());
-        let old = core::mem::take(&mut self.setup);
+        let old = core::mem::replace(&mut self.setup, setup);
+        if !self.setup.goes_on_receiving_after(&old) {
+            self.receive.drop_all();
+        }
         let positions = Positions {
             rx: self.receive.take_position(),
             tx: self.transmit.take_position(),
@@ -180,8 +225,9 @@ impl QueuePair {
                 self.waiter.remove_kick(kick.as_fd());
             }
         }
-        self.setup = setup;
         self.start(&old, positions);
+        signal_replaced(self.setup.rx.as_ref(), old.rx.as_ref());
+        signal_replaced(self.setup.tx.as_ref(), old.tx.as_ref());
         debug!("set-up applied at {now:?}: {:?}", self.setup);
         positions
     }
@@ -268,7 +314,8 @@ impl QueuePair {
         }
     }
 
-    /// Forgets the rings after an internal error, touching neither them nor what was held.
+    /// Stops the rings after an internal error, without touching them. The set-up stays, so that
+    /// the next one knows which rings go on.
     pub(super) fn abandon(&mut self) {
         self.internal_errors += 1;
         for ring in [self.setup.rx.as_ref(), self.setup.tx.as_ref()]
@@ -280,12 +327,13 @@ impl QueuePair {
             }
             report_broken(ring);
         }
-        self.setup = PairSetup::default();
         self.receive.abandon();
         self.transmit.abandon();
     }
 
-    pub(super) fn stats(&self) -> PairStats {
+    /// The counters.
+    #[must_use]
+    pub fn stats(&self) -> PairStats {
         PairStats {
             receive: self.receive.stats(),
             transmit: self.transmit.stats(),
@@ -319,6 +367,20 @@ fn report_broken(ring: &RingSetup) {
 /// counter that is full has been signalled already, so there is nothing to do about an error.
 fn signal(fd: &OwnedFd) {
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}
+
+/// Signals a call descriptor that takes another one's place: the interrupt that the guest waits
+/// for may have gone to the old one.
+fn signal_replaced(ring: Option<&RingSetup>, old: Option<&RingSetup>) {
+    let (Some(ring), Some(old)) = (ring, old) else {
+        return;
+    };
+    let (Some(call), true) = (&ring.call, ring.epoch == old.epoch) else {
+        return;
+    };
+    if old.call.as_ref().is_none_or(|old| !Arc::ptr_eq(old, call)) {
+        signal(call);
+    }
 }
 
 /// A ring that goes on keeps its position; one that was started anew says where it starts.

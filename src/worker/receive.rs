@@ -6,16 +6,23 @@
 //! pressure, and the guest is asked for a kick (rule FILL-3). The list cannot grow without bound:
 //! nothing is read while it is blocked.
 
+use core::time::Duration;
+
 use log::warn;
 
 use super::deliver::Delivery;
-use super::pair::{Host, Link, PairConfig};
+use super::mtu::MtuLimit;
+use super::pair::{Host, Link, PairConfig, RETRY};
 use super::stats::ReceiveStats;
 use crate::device::{Features, QueueFault, RxQueue};
 use crate::gro::{FlushReason, GroEngine};
 use crate::napi::{FlushPlan, Napi, NapiState, Poll};
 use crate::time::Instant;
 use crate::uplink::{Frame, FramePool, RecvEnd, RecvError, RxFrame};
+
+/// How long a packet waits for its buffers while the guest has some, but too few. A guest that
+/// works fills its ring faster; for one that never fills it the packet is cut into its segments.
+const PATIENCE: Duration = Duration::from_millis(10);
 
 /// What a turn of one direction means for the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,12 +53,17 @@ pub(super) struct Receive {
     /// Scratch for one batch, so that reading allocates nothing.
     batch: Vec<RxFrame>,
     queue: Option<RxQueue>,
+    /// Where the ring stood when the hand-over began that took it out of service.
+    left_at: Option<u16>,
     enabled: bool,
     /// The guest has no buffers; it was asked for a kick.
     blocked: bool,
-    /// Largest plain frame behind the Ethernet header and its tags (rule FEAT-7).
+    /// When the packet at the head of the list stops waiting for all of its buffers.
+    patience_ends: Option<Instant>,
+    /// When to listen again to an uplink that failed.
+    retry_at: Option<Instant>,
     mtu: Option<u16>,
-    mtu_limit: Option<usize>,
+    mtu_limit: MtuLimit,
     delivery: Delivery,
     /// Something was published since the last decision about an interrupt.
     published: bool,
@@ -69,10 +81,13 @@ impl Receive {
             napi: Napi::new(config.napi),
             batch: Vec::with_capacity(budget),
             queue: None,
+            left_at: None,
             enabled: false,
             blocked: false,
+            patience_ends: None,
+            retry_at: None,
             mtu: config.mtu,
-            mtu_limit: None,
+            mtu_limit: MtuLimit::default(),
             delivery: Delivery::default(),
             published: false,
             fault: None,
@@ -87,18 +102,21 @@ impl Receive {
 
     /// Whether readiness of the uplink is of interest.
     pub(super) fn wants_frames(&self) -> bool {
-        self.is_live() && !self.blocked && !self.napi.is_masked()
+        self.is_live() && !self.blocked && !self.napi.is_masked() && self.retry_at.is_none()
     }
 
     /// Whether [`poll`](Self::poll) has something to do.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.napi.state() == NapiState::Scheduled
-            || self.napi.timer().is_some_and(|timer| timer <= now)
+            || self.deadline().is_some_and(|deadline| deadline <= now)
     }
 
-    /// When the timer fires.
+    /// When there is something to do although nothing happened.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.napi.timer()
+        [self.napi.timer(), self.patience_ends, self.retry_at]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     pub(super) fn readable(&mut self) {
@@ -109,22 +127,48 @@ impl Receive {
     pub(super) fn kicked(&mut self) {
         // Most kicks come from a guest that refills while nothing waits; the ring is looked at
         // by the next poll anyway.
-        if core::mem::take(&mut self.blocked) {
-            self.napi.schedule();
+        if self.blocked {
+            self.unblock();
+        }
+    }
+
+    /// Goes on with the list at the next poll.
+    fn unblock(&mut self) {
+        self.blocked = false;
+        self.patience_ends = None;
+        if let Some(queue) = &mut self.queue {
+            queue.ring_mut().disable_notifications();
+        }
+        self.napi.schedule();
+    }
+
+    /// Does what other deadlines than the one of the NAPI context ask for.
+    fn look_at_clock(&mut self, now: Instant) {
+        let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
+        if is_over(self.patience_ends) {
+            if let Some(packet) = self.engine.front() {
+                self.delivery.stop_waiting(packet);
+            }
+            self.unblock();
+        }
+        if is_over(self.retry_at) {
+            // From now on its descriptor says whether there is anything to read.
+            self.retry_at = None;
         }
     }
 
     /// One poll of the NAPI context.
     pub(super) fn poll(&mut self, now: Instant, host: &mut Host) -> Served {
         self.napi.timer_fired(now);
+        self.look_at_clock(now);
         let Some(poll) = self.napi.begin_poll() else {
             return Served::Quiet;
         };
         self.stats.polls += 1;
         if self.engine.ready_len() > 0 {
-            self.hand_over();
+            self.hand_over(now);
         }
-        let work = if self.is_live() && !self.blocked && host.link != Link::Gone {
+        let work = if self.can_read() && host.link != Link::Gone {
             self.read(&poll, now, host)
         } else {
             0
@@ -135,16 +179,21 @@ impl Receive {
             FlushPlan::Expired(age) => self.engine.flush_older(now, age, FlushReason::Deadline),
             FlushPlan::Old(age) => self.engine.flush_older(now, age, FlushReason::FullBudget),
         }
-        self.hand_over();
+        self.hand_over(now);
         self.napi.finish(completion, now, self.engine.earliest());
         self.settle()
+    }
+
+    /// Whether frames can be taken in: what was taken in before has found its way.
+    fn can_read(&self) -> bool {
+        self.is_live() && !self.blocked
     }
 
     /// Reads up to a budget of frames into the engine; returns how many were read.
     fn read(&mut self, _poll: &Poll, now: Instant, host: &mut Host) -> u32 {
         let budget = self.napi.budget() as usize;
         let mut work = 0;
-        while work < budget && !self.blocked {
+        while work < budget && self.can_read() {
             let end = host
                 .queue
                 .recv_batch(&self.pool, budget - work, &mut self.batch);
@@ -162,22 +211,25 @@ impl Receive {
                     // Rule ENG-7: what is held gives its buffers back through the list.
                     self.stats.pool_empty += 1;
                     let flushed = self.engine.flush_oldest(FlushReason::Pool);
-                    self.hand_over();
+                    self.hand_over(now);
                     if !flushed && self.pool.available() == 0 {
                         break;
                     }
                 }
                 Ok(RecvEnd::Budget | RecvEnd::Empty) => break,
-                Err(RecvError::Down) => {
-                    host.set_link(Link::Down, &RecvError::Down);
-                    break;
-                }
                 Err(error @ RecvError::Gone(_)) => {
                     host.set_link(Link::Gone, &error);
                     break;
                 }
-                // Counted by the uplink; the next readiness tries again.
-                Err(RecvError::Failed(_)) => break,
+                // Failures are counted by the uplink. The descriptor may stay readable all the
+                // while, so it is left alone for a short time.
+                Err(error @ (RecvError::Down | RecvError::Failed(_))) => {
+                    if matches!(error, RecvError::Down) {
+                        host.set_link(Link::Down, &error);
+                    }
+                    self.retry_at = Some(now + RETRY);
+                    break;
+                }
             }
         }
         u32::try_from(work).unwrap_or(u32::MAX)
@@ -185,21 +237,18 @@ impl Receive {
 
     fn take_frame(&mut self, now: Instant, received: RxFrame) {
         let RxFrame { frame, meta } = received;
-        if let Some(limit) = self.mtu_limit
-            && !meta.vnet.is_gso()
-            && frame.as_ref().len() > limit + l2_len(frame.as_ref())
-        {
+        if self.mtu_limit.is_exceeded_by(frame.as_ref(), &meta.vnet) {
             self.stats.above_mtu += 1;
             return;
         }
         self.engine.receive(now, frame, meta);
         if self.engine.should_hand_over() {
-            self.hand_over();
+            self.hand_over(now);
         }
     }
 
     /// Writes the receive list to the ring, as far as the guest has buffers.
-    fn hand_over(&mut self) {
+    fn hand_over(&mut self, now: Instant) {
         if !self.is_live() || self.blocked || self.engine.ready_len() == 0 {
             return;
         }
@@ -207,9 +256,12 @@ impl Receive {
             return;
         };
         self.stats.hand_overs += 1;
-        match self.fill(&mut queue) {
+        self.left_at = Some(queue.position());
+        match self.fill(now, &mut queue) {
             Ok(()) => self.queue = Some(queue),
             Err(fault) => {
+                queue.publish();
+                self.left_at = Some(queue.position());
                 self.stats.ring += *queue.stats();
                 self.fault = Some(fault);
             }
@@ -218,7 +270,7 @@ impl Receive {
     }
 
     /// Fills and publishes until the list is empty or the guest has promised a kick.
-    fn fill(&mut self, queue: &mut RxQueue) -> Result<(), QueueFault> {
+    fn fill(&mut self, now: Instant, queue: &mut RxQueue) -> Result<(), QueueFault> {
         loop {
             let is_done = self
                 .delivery
@@ -231,6 +283,11 @@ impl Receive {
             if !queue.ring_mut().enable_notifications()? {
                 self.stats.buffer_waits += 1;
                 self.blocked = true;
+                // Without any buffer there is a kick to come, and nothing to cut the packet for.
+                let waits_for_more = queue.ring_mut().available()? > 0
+                    && (self.engine.front())
+                        .is_some_and(|packet| self.delivery.waits_whole(packet));
+                self.patience_ends = waits_for_more.then(|| now + PATIENCE);
                 return Ok(());
             }
             queue.ring_mut().disable_notifications();
@@ -251,40 +308,49 @@ impl Receive {
         }
     }
 
-    /// Hands over or drops everything; the ring will not be touched afterwards (rule ENG-8).
-    pub(super) fn teardown(&mut self) -> Served {
+    /// Hands over everything, held or not, as far as the guest has buffers; the ring will not be
+    /// touched afterwards (rule ENG-8). What is left waits in the list.
+    pub(super) fn wind_up(&mut self, now: Instant) -> Served {
         self.engine.flush_all(FlushReason::Teardown);
-        self.hand_over();
+        // Buffers may have come whose kick was not seen yet.
+        self.blocked = false;
+        self.hand_over(now);
         let served = self.settle();
-        self.drop_all();
+        self.blocked = false;
+        self.patience_ends = None;
+        self.napi.reset();
         served
     }
 
-    fn drop_all(&mut self) {
+    /// Throws away and counts what no guest can get any more.
+    pub(super) fn drop_all(&mut self) {
+        self.engine.flush_all(FlushReason::Teardown);
         while let Some(packet) = self.engine.pop() {
-            self.stats.dropped_at_stop += u64::from(packet.segs());
+            self.stats.dropped_at_stop += u64::from(self.delivery.give_up(&packet));
             self.engine.recycle(packet);
         }
         self.engine.handed_over();
         self.delivery.reset();
         self.blocked = false;
+        self.patience_ends = None;
         self.napi.reset();
     }
 
-    /// Lets go of the ring; says where it stood.
+    /// Lets go of the ring; says where it stood, also if it is out of service already.
     pub(super) fn take_position(&mut self) -> Option<u16> {
         self.enabled = false;
-        let queue = self.queue.take()?;
+        let left_at = self.left_at.take();
+        let Some(queue) = self.queue.take() else {
+            return left_at;
+        };
         self.stats.ring += *queue.stats();
         Some(queue.position())
     }
 
     pub(super) fn start(&mut self, queue: Option<RxQueue>, enabled: bool, features: Features) {
         self.engine.set_types(features.gro_types());
-        self.mtu_limit = self
-            .mtu
-            .filter(|_| features.contains(Features::MTU))
-            .map(usize::from);
+        self.mtu_limit = MtuLimit::new(self.mtu, features);
+        self.left_at = None;
         self.queue = queue;
         self.enabled = enabled;
         if let Some(queue) = &mut self.queue {
@@ -296,17 +362,21 @@ impl Receive {
         }
     }
 
-    /// After an internal error: nothing of the engine or the ring can be trusted.
+    /// After an internal error. A ring that was lost in the middle of a hand-over stays where that
+    /// began, because the guest has seen nothing of it.
     pub(super) fn abandon(&mut self) {
-        self.queue = None;
-        self.enabled = false;
-        self.engine.flush_all(FlushReason::Teardown);
+        self.left_at = self.take_position();
+        self.batch.clear();
+        self.published = false;
+        self.fault = None;
+        self.retry_at = None;
         self.drop_all();
     }
 
     pub(super) fn stats(&self) -> ReceiveStats {
         let mut stats = ReceiveStats {
             gro: *self.engine.stats(),
+            pool_in_use: (self.pool.capacity() - self.pool.available()) as u64,
             ..self.stats
         };
         if let Some(queue) = &self.queue {
@@ -314,15 +384,4 @@ impl Receive {
         }
         stats
     }
-}
-
-/// Length of the Ethernet header with up to two tags.
-fn l2_len(frame: &[u8]) -> usize {
-    const TPID_OFFSET: usize = 12;
-    const ETHERNET: usize = 14;
-    const TAG: usize = 4;
-    let is_tag = |at: usize| matches!(frame.get(at..at + 2), Some([0x81, 0x00] | [0x88, 0xa8]));
-    let outer = usize::from(is_tag(TPID_OFFSET));
-    let inner = usize::from(outer == 1 && is_tag(TPID_OFFSET + TAG));
-    ETHERNET + TAG * (outer + inner)
 }

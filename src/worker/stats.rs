@@ -24,6 +24,11 @@ pub struct ReceiveStats {
     pub gro: GroStats,
     /// Of the ring, summed over all its starts.
     pub ring: RxQueueStats,
+    /// Frames of the wire that the guest got, in whatever packets.
+    pub frames: u64,
+    /// Buffers of the frame pool in use, which is the number of frames that are held or wait for
+    /// buffers of the guest. Not a sum but as it is at the moment.
+    pub pool_in_use: u64,
     /// Polls of the NAPI context.
     pub polls: u64,
     /// Times the receive list was handed over.
@@ -32,7 +37,8 @@ pub struct ReceiveStats {
     pub buffer_waits: u64,
     /// Times the frame pool was empty.
     pub pool_empty: u64,
-    /// Plain frames dropped because they are longer than the negotiated MTU.
+    /// Frames dropped because they, or the segments of what the host had merged, are longer than
+    /// the negotiated MTU.
     pub above_mtu: u64,
     /// Frames that were held or waiting when the ring was stopped and could not be delivered.
     pub dropped_at_stop: u64,

@@ -6,6 +6,7 @@
 //! something to do at once, and never wakes without an event or a deadline.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -19,6 +20,7 @@ use super::pair::{PairConfig, QueuePair};
 use super::stats::PairStats;
 use super::waiter::{Token, Waiter};
 use crate::sys::clock;
+use crate::time::Instant;
 use crate::uplink::UplinkQueue;
 
 /// Called with `false` when the uplink of a pair is gone for good.
@@ -106,7 +108,7 @@ impl PairControl for Control {
 /// Runs until it is told to exit, whatever happens on the way.
 fn serve(config: &ThreadConfig, queue: Box<dyn UplinkQueue>, waiter: Waiter, inbox: &Inbox) {
     place(config);
-    let mut pair = QueuePair::new(&config.pair, queue, waiter, Arc::clone(&config.link));
+    let mut pair = QueuePair::with_waiter(&config.pair, queue, Arc::clone(&config.link), waiter);
     while catch_unwind(AssertUnwindSafe(|| run(&mut pair, inbox))).is_err() {
         // A defect of ours. The guest loses this pair until its next start; nobody else notices.
         error!(
@@ -147,31 +149,34 @@ fn run(pair: &mut QueuePair, inbox: &Inbox) {
         };
         let now = clock::now();
         for event in events.iter() {
-            match Token::from(event.token) {
-                Token::Inbox => {
-                    inbox.clear();
-                    while let Some(request) = inbox.take() {
-                        match request {
-                            Request::Apply(setup, reply) => {
-                                // The asker may be gone; the set-up counts all the same.
-                                let _ = reply.send(pair.apply(now, setup));
-                            }
-                            Request::Announce(frame) => pair.announce(&frame),
-                            Request::Stats(reply) => {
-                                let _ = reply.send(pair.stats());
-                            }
-                            Request::Exit => {
-                                pair.apply(now, PairSetup::default());
-                                return;
-                            }
-                        }
-                    }
-                }
-                Token::RxKick => pair.rx_kicked(),
-                Token::TxKick => pair.tx_kicked(),
-                Token::Uplink => pair.uplink_ready(event),
+            if Token::from(event.token) != Token::Inbox {
+                pair.take_event(event);
+            } else if answer(pair, inbox, now).is_break() {
+                return;
             }
         }
         pair.work(now);
     }
+}
+
+/// Does what the protocol side asks for; breaks off at the end of the thread.
+fn answer(pair: &mut QueuePair, inbox: &Inbox, now: Instant) -> ControlFlow<()> {
+    inbox.clear();
+    while let Some(request) = inbox.take() {
+        match request {
+            Request::Apply(setup, reply) => {
+                // The asker may be gone; the set-up counts all the same.
+                let _ = reply.send(pair.apply(now, setup));
+            }
+            Request::Announce(frame) => pair.announce(&frame),
+            Request::Stats(reply) => {
+                let _ = reply.send(pair.stats());
+            }
+            Request::Exit => {
+                pair.apply(now, PairSetup::default());
+                return ControlFlow::Break(());
+            }
+        }
+    }
+    ControlFlow::Continue(())
 }

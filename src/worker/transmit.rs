@@ -3,14 +3,16 @@
 //! A drain takes frames in order until the ring is empty, a quota is used up, or the uplink takes
 //! no more. The guest's kicks are off while frames are taken and come on again when the ring is
 //! empty (rule TX-11). A frame that the uplink has no room for stays at the head of the ring, its
-//! descriptors not returned, and nothing overtakes it.
+//! descriptors not returned, and nothing overtakes it. The drain goes on when the uplink is
+//! writable, or after a short time when that proved to say nothing.
 
 use log::warn;
 
-use super::pair::{Host, Link};
+use super::pair::{Host, Link, RETRY};
 use super::receive::Served;
 use super::stats::TransmitStats;
 use crate::device::{QueueFault, Tx, TxQueue};
+use crate::time::Instant;
 use crate::uplink::{SendError, TxFrame};
 
 /// Frames of one drain before others get their turn.
@@ -18,27 +20,56 @@ use crate::uplink::{SendError, TxFrame};
 /// Source: rule TX-3; `dev_tx_weight` in `net/core/dev.c`.
 const TX_QUOTA: usize = 64;
 
+/// Whether the uplink takes frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Room {
+    /// As far as is known.
+    #[default]
+    Free,
+    /// It was full; it will say when it is writable.
+    Awaited,
+    /// It says that it is writable, and no send has proved it yet.
+    Claimed,
+    /// It said so and took nothing: a host that is short of memory. Asking it again at once would
+    /// go on for ever, so some time passes first.
+    Doubted(Instant),
+}
+
 /// The transmit half of a queue pair.
 #[derive(Default)]
 pub(super) struct Transmit {
     queue: Option<TxQueue>,
+    /// Where the ring stood when the turn began that took it out of service.
+    left_at: Option<u16>,
     enabled: bool,
     /// Frames may be waiting in the ring.
     pending: bool,
-    /// The uplink was full; it will say when it is writable.
-    full: bool,
+    room: Room,
     stats: TransmitStats,
 }
 
 impl Transmit {
     /// Whether [`drain`](Self::drain) has something to do.
-    pub(super) fn is_pending(&self) -> bool {
-        self.pending && !self.full && self.queue.is_some()
+    pub(super) fn is_pending(&self, now: Instant) -> bool {
+        let has_room = match self.room {
+            Room::Free | Room::Claimed => true,
+            Room::Awaited => false,
+            Room::Doubted(until) => until <= now,
+        };
+        has_room && self.pending && self.queue.is_some()
     }
 
     /// Whether writability of the uplink is of interest.
     pub(super) fn wants_room(&self) -> bool {
-        self.full && self.queue.is_some()
+        self.room == Room::Awaited && self.queue.is_some()
+    }
+
+    /// When to try again although nothing happened.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.room {
+            Room::Doubted(until) if self.pending && self.queue.is_some() => Some(until),
+            _ => None,
+        }
     }
 
     pub(super) fn kicked(&mut self) {
@@ -46,16 +77,28 @@ impl Transmit {
     }
 
     pub(super) fn writable(&mut self) {
-        self.full = false;
+        if self.room == Room::Awaited {
+            self.room = Room::Claimed;
+        }
+    }
+
+    /// The uplink had no room for a frame.
+    fn note_full(&mut self, now: Instant) {
+        self.stats.uplink_full += 1;
+        self.room = match self.room {
+            Room::Free | Room::Awaited => Room::Awaited,
+            Room::Claimed | Room::Doubted(_) => Room::Doubted(now + RETRY),
+        };
     }
 
     /// Takes up to a quota of frames from the ring and sends them.
-    pub(super) fn drain(&mut self, host: &mut Host) -> Served {
+    pub(super) fn drain(&mut self, now: Instant, host: &mut Host) -> Served {
         let Some(mut queue) = self.queue.take() else {
             return Served::Quiet;
         };
         self.stats.drains += 1;
-        match self.send_quota(&mut queue, host) {
+        self.left_at = Some(queue.position());
+        match self.send_quota(&mut queue, now, host) {
             Ok(()) => {
                 let served = Served::from(queue.publish() && queue.needs_notification());
                 self.queue = Some(queue);
@@ -63,13 +106,20 @@ impl Transmit {
             }
             Err(fault) => {
                 warn!("transmit ring stopped: {fault}");
+                queue.publish();
+                self.left_at = Some(queue.position());
                 self.retire(&queue);
                 Served::Broken
             }
         }
     }
 
-    fn send_quota(&mut self, queue: &mut TxQueue, host: &mut Host) -> Result<(), QueueFault> {
+    fn send_quota(
+        &mut self,
+        queue: &mut TxQueue,
+        now: Instant,
+        host: &mut Host,
+    ) -> Result<(), QueueFault> {
         queue.ring_mut().disable_notifications();
         for _ in 0..TX_QUOTA {
             let Some(next) = queue.peek()? else {
@@ -87,9 +137,10 @@ impl Transmit {
                         rest: frame.rest(),
                     };
                     if !self.send(&frame, host) {
-                        self.full = true;
+                        self.note_full(now);
                         return Ok(());
                     }
+                    self.room = Room::Free;
                     queue.complete();
                 }
                 Tx::Frame(_) => {
@@ -112,10 +163,7 @@ impl Transmit {
                 self.stats.frames += 1;
                 host.set_link(Link::Up, &"");
             }
-            Err(SendError::Full) => {
-                self.stats.uplink_full += 1;
-                return false;
-            }
+            Err(SendError::Full) => return false,
             Err(SendError::Refused(_)) => self.stats.dropped_refused += 1,
             Err(SendError::Down) => {
                 self.stats.dropped_down += 1;
@@ -134,25 +182,30 @@ impl Transmit {
         self.stats.ring += *queue.stats();
     }
 
-    /// Lets go of the ring; says where it stood.
+    /// Lets go of the ring; says where it stood, also if it is out of service already.
     pub(super) fn take_position(&mut self) -> Option<u16> {
-        self.full = false;
+        self.room = Room::Free;
         self.pending = false;
-        let queue = self.queue.take()?;
+        let left_at = self.left_at.take();
+        let Some(queue) = self.queue.take() else {
+            return left_at;
+        };
         self.retire(&queue);
         Some(queue.position())
     }
 
     pub(super) fn start(&mut self, queue: Option<TxQueue>, enabled: bool) {
         self.queue = queue;
+        self.left_at = None;
         self.enabled = enabled;
         // Frames may have been there before the kick could be seen.
         self.pending = true;
     }
 
-    /// After an internal error.
+    /// After an internal error. The ring stays where it was when the turn began, of which the
+    /// guest has seen nothing.
     pub(super) fn abandon(&mut self) {
-        self.take_position();
+        self.left_at = self.take_position();
     }
 
     pub(super) fn stats(&self) -> TransmitStats {
