@@ -1,0 +1,30 @@
+//! Queue pairs between a driver model and an uplink, turn by turn with an invented clock; and the
+//! hand-shake with a real data thread. Tests named `fNN` guard against a known fault in the field.
+#![cfg(feature = "daemon")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "what helps a test is not seen as a test"
+)]
+
+mod allocation;
+mod bad_input;
+mod batching;
+mod buffers;
+mod conservation;
+#[path = "../../src/device/driver_model.rs"]
+mod driver_model;
+mod features;
+mod flush;
+mod order;
+#[path = "../support/packet.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test target uses another part of it"
+)]
+mod packet;
+mod rig;
+mod rings;
+mod stop;
+mod thread;
+mod uplink_faults;

@@ -1,0 +1,293 @@
+//! The hand-shake with a real data thread. Everything waits on descriptors or answers.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use vhost_user_gro::uplink::pair::{PairPeer, PairQueue};
+use vhost_user_gro::uplink::{
+    FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame, UplinkQueue, UplinkStats,
+};
+use vhost_user_gro::worker::{
+    DataThread, LinkReport, PairControl, PairSetup, Positions, ThreadConfig,
+};
+
+use crate::packet::{A, ACK, B, Built, PSH, tcp4};
+use crate::rig::{
+    BUFFER, Reports, Rig, Ring, config, linux, numbered, numbers, segment, signals, with_timeout,
+};
+
+/// Longer than anything here takes on a busy machine.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Waits until an event descriptor is signalled; fails when it never is.
+fn await_signal(fd: &OwnedFd) -> u64 {
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    let limit = Timespec::try_from(LIMIT).unwrap();
+    assert_eq!(poll(&mut fds, Some(&limit)).unwrap(), 1, "no signal came");
+    signals(fd)
+}
+
+/// A data thread and the rings for it. The pair of the rig stays idle.
+struct Threaded {
+    thread: DataThread,
+    control: Arc<dyn PairControl>,
+    peer: PairPeer,
+    rx: Ring,
+    tx: Ring,
+}
+
+impl Threaded {
+    fn new(wrap: impl FnOnce(PairQueue) -> Box<dyn UplinkQueue>, link: LinkReport) -> Self {
+        let rig = Rig::unstarted(&config(), 64);
+        let (queue, peer) = PairQueue::new().unwrap();
+        let config = ThreadConfig {
+            index: 0,
+            cpu: None,
+            pair: with_timeout(Duration::from_micros(50)),
+            link,
+        };
+        let thread = DataThread::spawn(config, wrap(queue)).unwrap();
+        let mut threaded = Self {
+            control: thread.control(),
+            thread,
+            peer,
+            rx: rig.rx,
+            tx: rig.tx,
+        };
+        threaded.rx.post_rx(64, BUFFER);
+        threaded
+    }
+
+    fn plain() -> Self {
+        Self::new(|queue| Box::new(queue), Arc::new(|_| {}))
+    }
+
+    fn apply(&self) -> Positions {
+        self.control.apply(PairSetup {
+            features: linux().bits(),
+            memory: Some(Arc::clone(&self.rx.driver.memory)),
+            rx: Some(self.rx.setup.clone()),
+            tx: Some(self.tx.setup.clone()),
+        })
+    }
+
+    fn inject(&self, frame: &Built) {
+        self.peer.inject(&frame.meta.vnet, &frame.bytes).unwrap();
+    }
+
+    fn next_sent(&self) -> Vec<u8> {
+        let (_, frame) = self.peer.next_sent(LIMIT).unwrap().expect("a frame comes");
+        frame
+    }
+
+    /// Waits for `count` frames; returns the packets they came in.
+    fn receive(&mut self, count: usize) -> Vec<crate::rig::Got> {
+        let mut packets = Vec::new();
+        loop {
+            packets.extend(self.rx.packets());
+            let got: usize = packets.iter().map(crate::rig::Got::segs).sum();
+            assert!(got <= count);
+            if got == count {
+                return packets;
+            }
+            await_signal(self.rx.setup.call.as_ref().unwrap());
+        }
+    }
+}
+
+#[test]
+fn frames_pass_both_ways() {
+    let mut threaded = Threaded::plain();
+    threaded.apply();
+    for nth in 0..20 {
+        threaded.inject(&segment(nth).build());
+    }
+    let packets = threaded.receive(20);
+    assert_eq!(crate::rig::sequence(&packets).len(), 20);
+    threaded.tx.post_tx(&numbered(1));
+    threaded.tx.kick();
+    assert_eq!(numbers(&[threaded.next_sent()]), [1]);
+}
+
+#[test]
+fn f10_a_lone_segment_is_flushed_by_the_timer() {
+    let mut threaded = Threaded::plain();
+    threaded.apply();
+    for nth in 0..3 {
+        threaded.inject(&segment(nth).build());
+        threaded.receive(1);
+    }
+}
+
+#[test]
+fn f58_apply_returns_when_the_memory_is_free() {
+    let threaded = Threaded::plain();
+    let memory = Arc::clone(&threaded.rx.driver.memory);
+    for round in 0..50_u16 {
+        threaded.apply();
+        threaded.inject(&tcp4(A, B).flags(PSH | ACK).payload(1).build());
+        threaded.control.apply(PairSetup::default());
+        assert_eq!(Arc::strong_count(&memory), 3, "round {round}");
+    }
+}
+
+#[test]
+fn f49_positions_come_back_with_the_answer() {
+    let mut threaded = Threaded::plain();
+    assert_eq!(threaded.apply(), Positions::default());
+    threaded.tx.post_tx(&numbered(1));
+    threaded.tx.kick();
+    threaded.next_sent();
+    await_signal(threaded.tx.setup.call.as_ref().unwrap());
+    threaded.inject(&tcp4(A, B).flags(PSH | ACK).payload(1).build());
+    threaded.receive(1);
+    let positions = threaded.control.apply(PairSetup::default());
+    assert_eq!((positions.rx, positions.tx), (Some(1), Some(1)));
+}
+
+#[test]
+fn an_announcement_leaves_without_any_ring() {
+    let threaded = Threaded::plain();
+    threaded.control.announce(numbered(7));
+    assert_eq!(numbers(&[threaded.next_sent()]), [7]);
+}
+
+#[test]
+fn f40_a_lost_uplink_is_reported_and_the_thread_goes_on() {
+    let reports = Arc::new(Reports::default());
+    let reported = crate::rig::event();
+    let link: LinkReport = {
+        let (reports, reported) = (reports.callback(), Arc::clone(&reported));
+        Arc::new(move |is_up| {
+            reports(is_up);
+            crate::rig::signal(&reported);
+        })
+    };
+    let mut threaded = Threaded::new(|queue| Box::new(queue), link);
+    threaded.apply();
+    let (_, other) = PairQueue::new().unwrap();
+    drop(std::mem::replace(&mut threaded.peer, other));
+    await_signal(&reported);
+    // Nothing is sent any more, and the guest's frames do not pile up.
+    threaded.tx.post_tx(&numbered(1));
+    threaded.tx.kick();
+    await_signal(threaded.tx.setup.call.as_ref().unwrap());
+    assert_eq!(threaded.tx.driver.collect_all().len(), 1);
+    assert_eq!(threaded.thread.stats().unwrap().transmit.dropped_down, 1);
+    threaded.control.apply(PairSetup::default());
+    assert_eq!(reports.all(), (1, Some(false)));
+}
+
+#[test]
+fn a_thread_that_has_ended_answers_nothing_and_blocks_nobody() {
+    let Threaded {
+        thread, control, ..
+    } = Threaded::plain();
+    drop(thread);
+    assert_eq!(control.apply(PairSetup::default()), Positions::default());
+    control.announce(numbered(1));
+}
+
+/// What makes [`Defective`] fail.
+const POISON: u32 = 666;
+
+/// An uplink with a defect: it panics when it is to send a certain frame, or to receive one of a
+/// certain length.
+struct Defective(PairQueue);
+
+impl UplinkQueue for Defective {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+
+    fn recv_batch(
+        &mut self,
+        pool: &FramePool,
+        budget: usize,
+        out: &mut Vec<RxFrame>,
+    ) -> Result<RecvEnd, RecvError> {
+        let end = self.0.recv_batch(pool, budget, out);
+        let is_poison = |frame: &RxFrame| frame.frame.as_ref().len() == 54 + POISON as usize;
+        assert!(!out.iter().any(is_poison), "a defect on purpose");
+        end
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), SendError> {
+        assert_ne!(
+            numbers(&[frame.head.to_vec()]),
+            [POISON],
+            "a defect on purpose"
+        );
+        self.0.send(frame)
+    }
+
+    fn set_offloads(&mut self, offloads: Offloads) -> std::io::Result<()> {
+        self.0.set_offloads(offloads)
+    }
+
+    fn stats(&self) -> UplinkStats {
+        self.0.stats()
+    }
+}
+
+fn defective() -> Threaded {
+    let mut threaded = Threaded::new(|queue| Box::new(Defective(queue)), Arc::new(|_| {}));
+    threaded.apply();
+    // Once each way, so that positions are not where they began.
+    threaded.inject(&segment(0).build());
+    threaded.receive(1);
+    threaded.tx.post_tx(&numbered(1));
+    threaded.tx.kick();
+    threaded.next_sent();
+    // The frame is out before its chain is back.
+    await_signal(threaded.tx.setup.call.as_ref().unwrap());
+    threaded
+}
+
+/// Both rings were reported broken; a new start of them serves again.
+fn check_recovery(mut threaded: Threaded, expected: Positions) {
+    await_signal(threaded.rx.setup.err.as_ref().unwrap());
+    await_signal(threaded.tx.setup.err.as_ref().unwrap());
+    assert_eq!(threaded.thread.stats().unwrap().internal_errors, 1);
+    assert_eq!(threaded.control.apply(PairSetup::default()), expected);
+    assert_eq!(Arc::strong_count(&threaded.rx.driver.memory), 2);
+    threaded.rx.restart();
+    threaded.tx.setup.epoch += 1;
+    // The driver's frame that did the harm is not to be sent again.
+    threaded.tx.setup.next_avail = threaded.tx.driver.avail_idx();
+    threaded.apply();
+    threaded.inject(&segment(1).build());
+    let packets = threaded.receive(1);
+    assert_eq!(crate::rig::sequence(&packets), [1449], "nothing of before");
+    threaded.tx.post_tx(&numbered(3));
+    threaded.tx.kick();
+    assert_eq!(numbers(&[threaded.next_sent()]), [3]);
+    let stats = threaded.thread.stats().unwrap();
+    assert_eq!(stats.receive.pool_in_use, 0);
+    assert_eq!(stats.internal_errors, 1);
+}
+
+#[test]
+fn a_defect_in_sending_stops_the_rings_and_not_the_thread() {
+    let mut threaded = defective();
+    threaded.tx.post_tx(&numbered(POISON));
+    threaded.tx.kick();
+    let stood = Positions {
+        rx: Some(1),
+        tx: Some(1),
+    };
+    check_recovery(threaded, stood);
+}
+
+#[test]
+fn a_defect_in_receiving_stops_the_rings_and_not_the_thread() {
+    let threaded = defective();
+    threaded.inject(&segment(0).payload(POISON as usize).build());
+    let stood = Positions {
+        rx: Some(1),
+        tx: Some(1),
+    };
+    check_recovery(threaded, stood);
+}
