@@ -21,7 +21,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use log::debug;
+use log::{debug, info};
 use vhost::vhost_user::message::FrontendReq;
 
 use super::watch::{Wake, Watch};
@@ -37,6 +37,8 @@ use rules::Step;
 /// Why a connection has ended.
 #[derive(Debug)]
 pub(super) enum End {
+    /// The front-end has closed it without a word, as one does who looks if somebody listens.
+    Unused,
     /// The front-end has closed it between two messages.
     Closed,
     /// The front-end has closed it within a message.
@@ -56,6 +58,7 @@ pub(super) enum End {
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            End::Unused => f.write_str("closed by the front-end without a word"),
             End::Closed => f.write_str("closed by the front-end"),
             End::CutOff => f.write_str("closed by the front-end within a message"),
             End::Fault(fault) => write!(f, "protocol fault: {fault}"),
@@ -84,28 +87,34 @@ pub(super) struct Relay<'a> {
 impl Relay<'_> {
     /// Serves until one of the two sides is gone or the watch says so.
     pub(super) fn run(&self, mut rules: Rules) -> End {
-        let mut last = FrontendReq::GET_FEATURES;
+        let mut last = None;
         loop {
             let step = self.next_request(last).and_then(|(message, descriptors)| {
-                last = message.request;
+                if last.replace(message.request).is_none() {
+                    info!("front-end connected");
+                }
                 self.serve(&mut rules, message, descriptors)
             });
-            if let Err(end) = step {
-                return end;
+            match step {
+                Ok(()) => {}
+                Err(End::Closed) if last.is_none() => return End::Unused,
+                Err(end) => return end,
             }
         }
     }
 
     /// Waits for a request, and notices meanwhile when the daemon has closed its side because of
     /// the `last` one.
-    fn next_request(&self, last: FrontendReq) -> Result<(Message, Vec<OwnedFd>), End> {
+    fn next_request(&self, last: Option<FrontendReq>) -> Result<(Message, Vec<OwnedFd>), End> {
         loop {
             match self
                 .watch
                 .either_readable(self.daemon.as_fd(), self.front.as_fd())?
             {
                 // The daemon says nothing of its own accord: readable means closed.
-                Wake::Ready([true, _]) => return Err(End::Refused(last)),
+                Wake::Ready([true, _]) => {
+                    return Err(last.map_or(End::Unused, End::Refused));
+                }
                 Wake::Ready(_) => return socket::read_request(self.front, self.watch),
                 wake => socket::wait(wake, self.watch)?,
             }

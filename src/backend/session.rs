@@ -34,6 +34,7 @@ pub struct Sessions {
     offer: Arc<Offer>,
     controls: Vec<Arc<dyn PairControl>>,
     link: LinkHandle,
+    is_one_off: bool,
 }
 
 /// Where the next connection comes from.
@@ -98,7 +99,15 @@ impl Sessions {
             offer: Arc::new(offer),
             controls,
             link,
+            is_one_off: false,
         })
+    }
+
+    /// Ends with the first session, unless its front-end never said anything.
+    #[must_use]
+    pub fn one_off(mut self) -> Self {
+        self.is_one_off = true;
+        self
     }
 
     /// The way to tell the guest that its link is down.
@@ -112,7 +121,11 @@ impl Sessions {
         let watch = Watch::new(stop.clone(), self.link.clone());
         loop {
             match self.next(&watch) {
-                Next::Connection(stream) => self.serve(&stream, &watch),
+                Next::Connection(stream) => {
+                    if self.serve(&stream, &watch) && self.is_one_off {
+                        return;
+                    }
+                }
                 Next::Again => {}
                 Next::Never => return,
             }
@@ -170,17 +183,22 @@ impl Sessions {
         }
     }
 
-    fn serve(&self, front: &UnixStream, watch: &Watch) {
+    /// Serves a connection to its end; whether it was a session worth the name.
+    fn serve(&self, front: &UnixStream, watch: &Watch) -> bool {
         let session = match Session::start(&self.offer, &self.controls) {
             Ok(session) => session,
-            Err(error) => return error!("connection refused: {error}"),
+            Err(error) => {
+                error!("connection refused: {error}");
+                return false;
+            }
         };
-        info!("front-end connected");
+        debug!("connection accepted");
         let end = catch_unwind(AssertUnwindSafe(|| {
             session.relay(front, &self.offer, watch)
         }));
         let complaint = session.end();
-        match end {
+        match &end {
+            Ok(End::Unused) => debug!("front-end disconnected: {}", End::Unused),
             Ok(end @ (End::Closed | End::LinkDown | End::Stopped)) => {
                 info!("front-end disconnected: {end}");
             }
@@ -191,6 +209,7 @@ impl Sessions {
             Ok(end) => warn!("front-end disconnected: {end}"),
             Err(_) => error!("front-end disconnected: the session panicked"),
         }
+        !matches!(end, Ok(End::Unused | End::LinkDown))
     }
 }
 

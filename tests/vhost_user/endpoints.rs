@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
-use vhost_user_gro::backend::{Endpoint, EndpointError, Offer, Sessions};
+use vhost_user_gro::backend::{Endpoint, EndpointError, Offer, Sessions, StopHandle};
 
 use crate::front_end::{FrontEnd, Req, memory};
 use crate::recorder::{PATIENCE, Recorder};
@@ -127,6 +127,28 @@ fn given_socket_is_served_once() {
     assert_eq!(front.ask_number(Req::GET_FEATURES), offered());
     drop(front);
     served.wait_for_end();
+}
+
+#[test]
+fn one_off_ends_with_the_first_front_end_that_speaks() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("net.sock");
+    let pairs = Recorder::for_pairs(1);
+    let endpoint = Endpoint::Listen {
+        path: path.clone(),
+        mode: None,
+    };
+    let sessions = Sessions::new(endpoint, offer(), controls(&pairs))
+        .unwrap()
+        .one_off();
+    let stop = StopHandle::new().unwrap();
+    let thread = std::thread::spawn(move || sessions.run(&stop));
+    drop(FrontEnd::connect(&path));
+    let front = FrontEnd::connect(&path);
+    assert_eq!(front.ask_number(Req::GET_FEATURES), offered());
+    drop(front);
+    thread.join().unwrap();
+    assert!(!path.exists());
 }
 
 #[test]
