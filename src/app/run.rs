@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::Builder;
 
 use log::{info, warn};
@@ -59,16 +59,18 @@ pub fn run(config: Config) -> Result<(), RunError> {
     let caps = uplink.caps();
     info!("{} is open with {} queues", uplink.name(), caps.queues);
 
-    let link = Arc::new(OnceLock::new());
+    let link = LinkHandle::new()?;
     let threads = start_threads(&config, uplink.as_mut(), &link)?;
     let controls = threads.iter().map(DataThread::control).collect();
-    let sessions = Sessions::new(
+    let mut sessions = Sessions::new(
         endpoint(&config.endpoint)?,
         offer(&config, uplink.as_ref()),
         controls,
+        link,
     )?;
-    // Nobody else sets it.
-    let _ = link.set(sessions.link());
+    if config.one_off {
+        sessions = sessions.one_off();
+    }
 
     let stop = StopHandle::new()?;
     let stop_sessions = stop.clone();
@@ -112,16 +114,10 @@ fn wait(signals: &mut Signals, stop: &StopHandle, threads: &[DataThread]) -> io:
 fn start_threads(
     config: &Config,
     uplink: &mut dyn Uplink,
-    link: &Arc<OnceLock<LinkHandle>>,
+    link: &LinkHandle,
 ) -> io::Result<Vec<DataThread>> {
-    let report: LinkReport = {
-        let link = Arc::clone(link);
-        Arc::new(move |is_up| {
-            if let Some(link) = link.get() {
-                link.hold_down(!is_up);
-            }
-        })
-    };
+    let link = link.clone();
+    let report: LinkReport = Arc::new(move |is_up| link.hold_down(!is_up));
     let pair = PairConfig {
         gro: config.gro,
         napi: config.napi,

@@ -66,7 +66,4 @@ pub enum EndpointError {
     /// There is no queue pair, or more than the protocol can name.
     #[error("{0} queue pairs; 1 to 128 are possible")]
     PairCount(usize),
-    /// The process is out of descriptors.
-    #[error("cannot make an event descriptor")]
-    Event(#[source] io::Error),
 }

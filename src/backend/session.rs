@@ -64,7 +64,8 @@ enum Next {
 
 impl Sessions {
     /// Prepares the endpoint; front-ends can connect from now on and are served by
-    /// [`run`](Self::run). `controls` are the data threads, one for each queue pair.
+    /// [`run`](Self::run). `controls` are the data threads, one for each queue pair; through `link`
+    /// they say when there is no host to talk to.
     ///
     /// # Errors
     /// When the socket cannot be made, or belongs to somebody else.
@@ -72,6 +73,7 @@ impl Sessions {
         endpoint: Endpoint,
         offer: Offer,
         controls: Vec<Arc<dyn PairControl>>,
+        link: LinkHandle,
     ) -> Result<Self, EndpointError> {
         if !(1..=PAIRS_MAX).contains(&controls.len()) {
             return Err(EndpointError::PairCount(controls.len()));
@@ -93,7 +95,6 @@ impl Sessions {
             },
             Endpoint::Fd(fd) => Source::Fd(Some(connected_stream(fd)?)),
         };
-        let link = LinkHandle::new().map_err(EndpointError::Event)?;
         Ok(Self {
             source,
             offer: Arc::new(offer),
@@ -108,11 +109,6 @@ impl Sessions {
     pub fn one_off(mut self) -> Self {
         self.is_one_off = true;
         self
-    }
-
-    /// The way to tell the guest that its link is down.
-    pub fn link(&self) -> LinkHandle {
-        self.link.clone()
     }
 
     /// Serves one connection after the other until told to stop, or the only one it was given.

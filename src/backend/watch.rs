@@ -56,7 +56,11 @@ struct Link {
 }
 
 impl LinkHandle {
-    pub(super) fn new() -> io::Result<Self> {
+    /// Makes a handle of a link that is up.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn new() -> io::Result<Self> {
         let link = Link {
             is_down: AtomicBool::new(false),
             changed: new_event()?,

@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
-use vhost_user_gro::backend::{Endpoint, EndpointError, Offer, Sessions, StopHandle};
+use vhost_user_gro::backend::{Endpoint, EndpointError, LinkHandle, Offer, Sessions, StopHandle};
 
 use crate::front_end::{FrontEnd, Req, memory};
 use crate::recorder::{PATIENCE, Recorder};
@@ -88,7 +88,12 @@ fn live_socket_is_not_taken_over() {
         mode: None,
     };
     let pairs = Recorder::for_pairs(1);
-    let second = Sessions::new(endpoint, offer(), controls(&pairs));
+    let second = Sessions::new(
+        endpoint,
+        offer(),
+        controls(&pairs),
+        LinkHandle::new().unwrap(),
+    );
     assert!(matches!(second, Err(EndpointError::InUse { .. })));
     assert_eq!(served.connect().ask_number(Req::GET_FEATURES), offered());
 }
@@ -138,9 +143,14 @@ fn one_off_ends_with_the_first_front_end_that_speaks() {
         path: path.clone(),
         mode: None,
     };
-    let sessions = Sessions::new(endpoint, offer(), controls(&pairs))
-        .unwrap()
-        .one_off();
+    let sessions = Sessions::new(
+        endpoint,
+        offer(),
+        controls(&pairs),
+        LinkHandle::new().unwrap(),
+    )
+    .unwrap()
+    .one_off();
     let stop = StopHandle::new().unwrap();
     let thread = std::thread::spawn(move || sessions.run(&stop));
     drop(FrontEnd::connect(&path));
@@ -156,7 +166,12 @@ fn given_descriptor_must_be_a_connected_socket() {
     let unconnected = OwnedFd::from(std::os::unix::net::UnixDatagram::unbound().unwrap());
     for fd in [crate::front_end::event(), unconnected] {
         let pairs = Recorder::for_pairs(1);
-        let sessions = Sessions::new(Endpoint::Fd(fd), offer(), controls(&pairs));
+        let sessions = Sessions::new(
+            Endpoint::Fd(fd),
+            offer(),
+            controls(&pairs),
+            LinkHandle::new().unwrap(),
+        );
         assert!(matches!(sessions, Err(EndpointError::NotConnected)));
     }
 }
@@ -170,7 +185,12 @@ fn number_and_size_of_rings_are_checked_at_the_start() {
             ..offer()
         };
         let controls = controls(&Recorder::for_pairs(pairs));
-        Sessions::new(Endpoint::Fd(ours.into()), offer, controls)
+        Sessions::new(
+            Endpoint::Fd(ours.into()),
+            offer,
+            controls,
+            LinkHandle::new().unwrap(),
+        )
     };
     assert!(matches!(
         sessions(1000, 1),

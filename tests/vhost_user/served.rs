@@ -41,8 +41,10 @@ impl Served {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("net.sock");
         let pairs = Recorder::for_pairs(pairs);
-        let sessions = Sessions::new(endpoint(path.clone()), offer, controls(&pairs)).unwrap();
-        let link = sessions.link();
+        let link = LinkHandle::new().unwrap();
+        let controls = controls(&pairs);
+        let sessions =
+            Sessions::new(endpoint(path.clone()), offer, controls, link.clone()).unwrap();
         let stop = StopHandle::new().unwrap();
         let stop_of_thread = stop.clone();
         let thread = Some(std::thread::spawn(move || sessions.run(&stop_of_thread)));
