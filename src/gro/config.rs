@@ -146,10 +146,42 @@ impl GroTypes {
                 (Transport::Udp, Network::Ipv6) => self.udp6,
             }
     }
+}
 
-    /// Whether merged packets of any kind may be made.
-    pub(super) const fn accepts_any(self) -> bool {
-        self.csum && (self.tcp4 || self.tcp6 || self.udp4 || self.udp6)
+/// The kinds of frames that may merge: what the guest accepts and the configuration allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Kinds(u8);
+
+impl Kinds {
+    pub(super) fn new(config: &GroConfig, types: GroTypes) -> Self {
+        let mut kinds = Self::default();
+        for network in [Network::Ipv4, Network::Ipv6] {
+            for transport in [Transport::Tcp, Transport::Udp] {
+                let is_switched_on = match transport {
+                    Transport::Tcp => config.enabled,
+                    Transport::Udp => config.enabled && config.udp_gro,
+                };
+                if is_switched_on && types.accepts(network, transport) {
+                    kinds.0 |= Self::bit(network, transport);
+                }
+            }
+        }
+        kinds
+    }
+
+    #[inline]
+    pub(super) const fn any(self) -> bool {
+        self.0 != 0
+    }
+
+    #[inline]
+    pub(super) const fn contains(self, network: Network, transport: Transport) -> bool {
+        self.0 & Self::bit(network, transport) != 0
+    }
+
+    #[inline]
+    const fn bit(network: Network, transport: Transport) -> u8 {
+        1 << (network as u8 * 2 + transport as u8)
     }
 }
 
@@ -173,11 +205,13 @@ mod tests {
             udp6: true,
             ..GroTypes::default()
         };
-        assert!(!types.accepts_any() && !types.accepts(Network::Ipv4, Transport::Tcp));
+        let config = GroConfig::default();
+        assert!(!Kinds::new(&config, types).any());
         types.csum = true;
-        assert!(types.accepts_any() && types.accepts(Network::Ipv4, Transport::Tcp));
-        assert!(types.accepts(Network::Ipv6, Transport::Udp));
-        assert!(!types.accepts(Network::Ipv6, Transport::Tcp));
-        assert!(!types.accepts(Network::Ipv4, Transport::Udp));
+        let kinds = Kinds::new(&config, types);
+        assert!(kinds.contains(Network::Ipv4, Transport::Tcp));
+        assert!(kinds.contains(Network::Ipv6, Transport::Udp));
+        assert!(!kinds.contains(Network::Ipv6, Transport::Tcp));
+        assert!(!kinds.contains(Network::Ipv4, Transport::Udp));
     }
 }

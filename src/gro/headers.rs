@@ -4,7 +4,6 @@ use crate::wire::ethernet::MACS_LEN;
 use crate::wire::ipv4::Ipv4;
 use crate::wire::ipv6::{self, Ipv6};
 use crate::wire::tcp::{self, Tcp};
-use crate::wire::udp::Udp;
 use crate::wire::{Layout, Network, Transport};
 
 /// All headers of a frame through its transport header.
@@ -29,12 +28,11 @@ pub(super) enum NetworkHeader<'a> {
 pub(super) enum TransportHeader<'a> {
     /// With the option bytes.
     Tcp(Tcp<'a>, &'a [u8]),
-    Udp(Udp<'a>),
+    Udp,
 }
 
 impl<'a> Headers<'a> {
     /// Borrows the headers of `frame`; `None` if it is shorter than its layout says.
-    #[inline]
     pub(super) fn read(frame: &'a [u8], layout: &Layout) -> Option<Self> {
         let headers = frame.get(..usize::from(layout.payload))?;
         let (l3, l4) = (usize::from(layout.l3), usize::from(layout.l4));
@@ -49,7 +47,7 @@ impl<'a> Headers<'a> {
             Transport::Tcp => {
                 TransportHeader::Tcp(Tcp::at(headers, l4)?, headers.get(l4 + tcp::HEADER_LEN..)?)
             }
-            Transport::Udp => TransportHeader::Udp(Udp::at(headers, l4)?),
+            Transport::Udp => TransportHeader::Udp,
         };
         Some(Self {
             macs: headers.first_chunk()?,
@@ -58,15 +56,4 @@ impl<'a> Headers<'a> {
             transport,
         })
     }
-}
-
-/// Compares header bytes whose length is a multiple of four, as that of tags, options and
-/// extension headers is. A loop of words is faster here than a call of `memcmp`.
-#[inline]
-pub(super) fn same_words(a: &[u8], b: &[u8]) -> bool {
-    let (a_words, a_tail) = a.as_chunks::<4>();
-    let (b_words, b_tail) = b.as_chunks::<4>();
-    a_words.len() == b_words.len()
-        && a_words.iter().zip(b_words).all(|(a, b)| a == b)
-        && a_tail == b_tail
 }

@@ -1,12 +1,15 @@
 //! Whether a frame joins the held packet of its flow: all rules in their order.
 
+use super::alike::{difference, is_alike};
 use super::config::GroConfig;
 use super::ethernet_len;
-use super::headers::{Headers, TransportHeader};
 use super::network::{self, IdMode};
 use super::packet::HeldPacket;
 use super::stats::Conflict;
 use super::{tcp, udp};
+use crate::wire::ipv4::Ipv4;
+use crate::wire::tcp::Tcp;
+use crate::wire::{Layout, Network, Transport};
 
 /// What changes in the held packet when the frame joins.
 #[derive(Clone, Copy, Debug)]
@@ -19,51 +22,61 @@ pub(super) struct Join {
 }
 
 /// A frame that wants to join.
+#[derive(Clone, Copy)]
 pub(super) struct Joining<'a> {
-    pub(super) headers: Headers<'a>,
-    /// Payload bytes.
-    pub(super) payload_len: u32,
+    pub(super) frame: &'a [u8],
+    pub(super) layout: Layout,
     /// Metadata that has to be equal (META-1).
     pub(super) merge_mark: u64,
 }
 
-/// Decides, and says which rule forbids it. The checksum is not looked at.
+/// Whether a frame, of which nothing is known yet, has headers like the held packet's. It is of
+/// the same flow then.
+#[inline]
+pub(super) fn is_like_held<B: AsRef<[u8]>>(held: &HeldPacket<B>, frame: &[u8]) -> bool {
+    let first = held.packet.head.as_ref();
+    held.mask
+        .is_some_and(|mask| is_alike(mask, first, frame, held.layout.payload))
+}
+
+/// Decides for a frame of the same flow, and says which rule forbids it. The checksum is not
+/// looked at.
 #[inline]
 pub(super) fn check<B: AsRef<[u8]>>(
     held: &HeldPacket<B>,
     new: &Joining<'_>,
     config: &GroConfig,
 ) -> Result<Join, Conflict> {
-    let first = Headers::read(held.packet.head.as_ref(), &held.layout).ok_or(Conflict::Headers)?;
+    if !is_like_held(held, new.frame) {
+        let first = (held.packet.head.as_ref(), &held.layout);
+        if let Some(conflict) = difference(first, (new.frame, &new.layout)) {
+            return Err(conflict);
+        }
+    }
+    check_rest(held, new, config)
+}
+
+/// The rules that are left for a frame with headers like the held packet's.
+#[inline]
+pub(super) fn check_rest<B>(
+    held: &HeldPacket<B>,
+    new: &Joining<'_>,
+    config: &GroConfig,
+) -> Result<Join, Conflict> {
     if held.merge_mark != new.merge_mark {
         return Err(Conflict::Metadata);
     }
-    let segs = held.packet.segs;
-    let id_mode = network::check(&first, &new.headers, held.id_mode, segs)?;
-    let first_len = held.layout.payload_len;
-    let (flags, closes) = match (first.transport, new.headers.transport) {
-        (TransportHeader::Tcp(first, first_options), TransportHeader::Tcp(tcp, options)) => {
-            let expected = tcp::Expected {
-                next_seq: held.next_seq,
-                mss: first_len,
-            };
-            let joined = tcp::check(
-                (first, first_options),
-                (tcp, options),
-                new.payload_len,
-                expected,
-            )?;
-            if segs >= config.gro_max_segs {
-                return Err(Conflict::Segments);
-            }
-            (joined.flags, joined.closes)
-        }
-        (TransportHeader::Udp(_), TransportHeader::Udp(_)) => {
-            (0, udp::check(new.payload_len, first_len, segs)?)
-        }
-        _ => return Err(Conflict::Headers),
+    let id_mode = match new.layout.network {
+        Network::Ipv4 => check_id(held, new)?,
+        Network::Ipv6 => IdMode::Undecided,
     };
-    if !fits_size(held, new.payload_len, config) {
+    let (flags, closes) = match new.layout.transport {
+        Transport::Tcp => check_tcp(held, new, config)?,
+        Transport::Udp => (0, check_udp(held, new)?),
+    };
+    // LIM-1 and LIM-2: bytes behind the Ethernet header, tags included.
+    let len = held.packet.len + new.layout.payload_len as usize;
+    if ethernet_len(len) > config.size_limit() {
         return Err(Conflict::Size);
     }
     Ok(Join {
@@ -73,9 +86,37 @@ pub(super) fn check<B: AsRef<[u8]>>(
     })
 }
 
-/// LIM-1 and LIM-2: bytes behind the Ethernet header, tags included.
 #[inline]
-fn fits_size<B>(held: &HeldPacket<B>, payload_len: u32, config: &GroConfig) -> bool {
-    let len = held.packet.len + payload_len as usize;
-    ethernet_len(len) <= config.size_limit()
+fn check_id<B>(held: &HeldPacket<B>, new: &Joining<'_>) -> Result<IdMode, Conflict> {
+    let header = Ipv4::at(new.frame, usize::from(new.layout.l3)).ok_or(Conflict::Headers)?;
+    let ahead = header.id().wrapping_sub(held.first_id);
+    network::next_id_mode(held.id_mode, ahead, header.is_df(), held.packet.segs).ok_or(Conflict::Id)
+}
+
+#[inline]
+fn check_tcp<B>(
+    held: &HeldPacket<B>,
+    new: &Joining<'_>,
+    config: &GroConfig,
+) -> Result<(u8, bool), Conflict> {
+    let expected = tcp::Expected {
+        next_seq: held.next_seq,
+        mss: held.layout.payload_len,
+    };
+    let header = Tcp::at(new.frame, usize::from(new.layout.l4)).ok_or(Conflict::Headers)?;
+    let joined = tcp::check_payload(header, new.layout.payload_len, expected)?;
+    // LIM-3.
+    if held.packet.segs >= config.gro_max_segs {
+        return Err(Conflict::Segments);
+    }
+    Ok(joined)
+}
+
+#[inline]
+fn check_udp<B>(held: &HeldPacket<B>, new: &Joining<'_>) -> Result<bool, Conflict> {
+    udp::check_payload(
+        new.layout.payload_len,
+        held.layout.payload_len,
+        held.packet.segs,
+    )
 }

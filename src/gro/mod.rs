@@ -19,6 +19,7 @@
 //! `flow` identifies, `table` stores, `network`, `tcp` and `udp` hold one function per merge rule,
 //! `join` applies them in order, `complete` writes the result, `stats` names every reason.
 
+mod alike;
 mod complete;
 mod config;
 mod flow;
@@ -38,17 +39,20 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::time::Instant;
+use crate::wire::ipv4::Ipv4;
 use crate::wire::layout::{self, Known, Unfit};
+use crate::wire::tcp::Tcp;
+use crate::wire::udp::Udp;
 use crate::wire::vnet_hdr::{F_DATA_VALID, F_NEEDS_CSUM, GSO_ECN, GSO_NONE};
-use crate::wire::{GsoLayout, Layout, RxMeta, Transport, VnetHdr, checksum, ethernet};
+use crate::wire::{GsoLayout, Layout, Network, RxMeta, Transport, VnetHdr, checksum, ethernet};
 
 pub use config::{GroConfig, GroTypes, HashMode, PortSet};
 pub use packet::{FrameBytes, GroPacket, Piece};
 pub use stats::{Bail, Conflict, DropReason, FlushReason, GroStats};
 
+use config::Kinds;
 use flow::{AddressPair, FlowKey};
-use headers::{Headers, TransportHeader};
-use join::Joining;
+use join::{Join, Joining};
 use packet::HeldPacket;
 use table::{BUCKETS, Home, PER_BUCKET, Slot, Table};
 
@@ -78,7 +82,11 @@ pub enum GroResult {
 pub struct GroEngine<B> {
     config: GroConfig,
     types: GroTypes,
+    /// What may be merged under both.
+    kinds: Kinds,
     table: Table<B>,
+    /// Where the last candidate went; a guess where the next one belongs.
+    recent: Slot,
     ready: VecDeque<GroPacket<B>>,
     /// Segments appended to the list since it was last handed over (BATCH-2).
     batch: u32,
@@ -94,7 +102,9 @@ impl<B: FrameBytes> GroEngine<B> {
         Self {
             config,
             types: GroTypes::default(),
+            kinds: Kinds::default(),
             table: Table::new(),
+            recent: Slot::default(),
             ready: VecDeque::with_capacity(SPARE_LISTS),
             batch: 0,
             spare: Vec::with_capacity(SPARE_LISTS),
@@ -112,6 +122,7 @@ impl<B: FrameBytes> GroEngine<B> {
     pub fn set_config(&mut self, config: GroConfig) {
         self.flush_all(FlushReason::Teardown);
         self.config = config;
+        self.kinds = Kinds::new(&self.config, self.types);
     }
 
     /// Says what the guest accepts from now on. What is held is completed first, under the former
@@ -119,6 +130,7 @@ impl<B: FrameBytes> GroEngine<B> {
     pub fn set_types(&mut self, types: GroTypes) {
         self.flush_all(FlushReason::Teardown);
         self.types = types;
+        self.kinds = Kinds::new(&self.config, self.types);
     }
 
     /// Takes one frame that arrived at `now`.
@@ -222,13 +234,38 @@ impl<B: FrameBytes> GroEngine<B> {
     /// A frame without segmentation type.
     #[inline]
     fn receive_plain(&mut self, now: Instant, buf: B, meta: RxMeta) -> GroResult {
-        if !self.config.enabled || !self.types.accepts_any() {
+        if !self.kinds.any() {
             return self.pass(buf, &meta.vnet, false);
         }
-        match layout::parse(buf.as_ref()) {
+        // Frames of one flow come in bursts, so the packet of the last one is tried first. A frame
+        // with headers like its has passed most checks of the parser with that.
+        let frame = buf.as_ref();
+        if let Some(held) = self.table.get(self.recent)
+            && join::is_like_held(held, frame)
+            && let Some(layout) = held.layout.of_alike(frame)
+        {
+            return self.receive_alike(now, buf, meta, layout);
+        }
+        match layout::parse(frame) {
             Ok(layout) => self.receive_candidate(now, buf, meta, layout),
             Err(unfit) => self.receive_unfit(buf, &meta, unfit),
         }
+    }
+
+    /// A sound frame with headers like those of the most recent packet.
+    #[inline]
+    fn receive_alike(&mut self, now: Instant, buf: B, meta: RxMeta, layout: Layout) -> GroResult {
+        let slot = self.recent;
+        let joining = Joining {
+            frame: buf.as_ref(),
+            layout,
+            merge_mark: self.merge_mark(&meta),
+        };
+        let decision = match self.table.get(slot) {
+            Some(held) => join::check_rest(held, &joining, &self.config),
+            None => Err(Conflict::Headers),
+        };
+        self.settle(now, buf, meta, layout, (slot, decision))
     }
 
     /// A sound TCP or UDP frame: joins, waits or passes.
@@ -241,73 +278,111 @@ impl<B: FrameBytes> GroEngine<B> {
         layout: Layout,
     ) -> GroResult {
         let frame = buf.as_ref();
-        let (Some(key), Some(headers)) =
-            (FlowKey::read(frame, &layout), Headers::read(frame, &layout))
-        else {
+        let Some(key) = FlowKey::read(frame, &layout) else {
             // The buffer shows other bytes than the parser saw.
             return self.pass(buf, &meta.vnet, false);
         };
         let home = self.home(&key, &meta);
-        let found = self.table.find(home, &key);
-        if let Err(reason) = self.check_eligible(&headers, &layout) {
-            return self.bail(buf, &meta, reason, found);
-        }
+        let Some(slot) = self.table.find(home, &key) else {
+            return self.receive_first(now, buf, meta, layout);
+        };
         let joining = Joining {
-            headers,
-            payload_len: layout.payload_len,
+            frame,
+            layout,
             merge_mark: self.merge_mark(&meta),
         };
-        if let Some((slot, held)) = found.and_then(|slot| Some((slot, self.table.get(slot)?))) {
-            match join::check(held, &joining, &self.config) {
-                Ok(_) if !is_checksum_right(frame, &layout, &meta.vnet) => {
-                    return self.bail(buf, &meta, Bail::Checksum, found);
-                }
-                Ok(join) => return self.append(slot, buf, &layout, join),
-                Err(conflict) => self.complete(slot, FlushReason::Conflict(conflict)),
+        let decision = match self.table.get(slot) {
+            Some(held) => join::check(held, &joining, &self.config),
+            None => Err(Conflict::Headers),
+        };
+        self.settle(now, buf, meta, layout, (slot, decision))
+    }
+
+    /// Carries out what was decided for a frame whose flow is held in a slot.
+    #[inline]
+    fn settle(
+        &mut self,
+        now: Instant,
+        buf: B,
+        meta: RxMeta,
+        layout: Layout,
+        (slot, decision): (Slot, Result<Join, Conflict>),
+    ) -> GroResult {
+        let frame = buf.as_ref();
+        if let Err(reason) = self.check_eligible(frame, &layout) {
+            return self.bail(buf, &meta, reason, Some(slot));
+        }
+        match decision {
+            Ok(join) if is_checksum_right(frame, &layout, &meta.vnet) => {
+                self.append(slot, buf, &layout, join)
+            }
+            Ok(_) => self.bail(buf, &meta, Bail::Checksum, Some(slot)),
+            Err(conflict) => {
+                self.complete(slot, FlushReason::Conflict(conflict));
+                self.receive_first(now, buf, meta, layout)
             }
         }
-        let next_seq = match headers.transport {
-            TransportHeader::Tcp(tcp, _) if !tcp::may_be_held(tcp, layout.payload_len) => {
-                return self.pass(buf, &meta.vnet, false);
-            }
-            TransportHeader::Tcp(tcp, _) => tcp.seq().wrapping_add(layout.payload_len),
-            TransportHeader::Udp(_) => 0,
+    }
+
+    /// A candidate whose flow holds nothing: starts a packet, or passes.
+    fn receive_first(&mut self, now: Instant, buf: B, meta: RxMeta, layout: Layout) -> GroResult {
+        let frame = buf.as_ref();
+        if let Err(reason) = self.check_eligible(frame, &layout) {
+            return self.bail(buf, &meta, reason, None);
+        }
+        let next_seq = match layout.transport {
+            Transport::Tcp => match Tcp::at(frame, usize::from(layout.l4)) {
+                Some(tcp) if tcp::may_be_held(tcp, layout.payload_len) => {
+                    tcp.seq().wrapping_add(layout.payload_len)
+                }
+                _ => return self.pass(buf, &meta.vnet, false),
+            },
+            Transport::Udp => 0,
+        };
+        let Some(key) = FlowKey::read(frame, &layout) else {
+            return self.pass(buf, &meta.vnet, false);
         };
         if !is_checksum_right(frame, &layout, &meta.vnet) {
             return self.bail(buf, &meta, Bail::Checksum, None);
         }
-        let merge_mark = joining.merge_mark;
-        self.hold(
-            home,
-            HeldPacket {
-                key,
-                packet: GroPacket::of(buf, meta.vnet),
-                layout,
-                created: now,
-                merge_mark,
-                next_seq,
-                collected: 0,
-                id_mode: network::IdMode::Undecided,
-            },
-        )
+        let first_id = match layout.network {
+            Network::Ipv4 => Ipv4::at(frame, usize::from(layout.l3)).map_or(0, Ipv4::id),
+            Network::Ipv6 => 0,
+        };
+        let home = self.home(&key, &meta);
+        let held = HeldPacket {
+            key,
+            layout,
+            mask: alike::mask_for(&layout),
+            first_id,
+            created: now,
+            merge_mark: self.merge_mark(&meta),
+            next_seq,
+            collected: 0,
+            id_mode: network::IdMode::Undecided,
+            packet: GroPacket::of(buf, meta.vnet),
+        };
+        self.hold(home, held)
     }
 
     /// Gates that need more than the layout: features, UDP switch, ports and checksum field.
     #[inline]
-    fn check_eligible(&self, headers: &Headers<'_>, layout: &Layout) -> Result<(), Bail> {
-        if !self.types.accepts(layout.network, layout.transport) {
+    fn check_eligible(&self, frame: &[u8], layout: &Layout) -> Result<(), Bail> {
+        if !self.kinds.contains(layout.network, layout.transport) {
             return Err(Bail::NotNegotiated);
         }
-        match headers.transport {
-            TransportHeader::Tcp(..) => Ok(()),
-            TransportHeader::Udp(_) if !self.config.udp_gro => Err(Bail::NotNegotiated),
-            TransportHeader::Udp(udp) => udp::check_eligible(udp, &self.config.udp_exclude_ports),
+        match layout.transport {
+            Transport::Tcp => Ok(()),
+            Transport::Udp => {
+                let udp = Udp::at(frame, usize::from(layout.l4)).ok_or(Bail::UdpNoChecksum)?;
+                udp::check_eligible(udp, &self.config.udp_exclude_ports)
+            }
         }
     }
 
     /// Adds a frame to a held packet.
     #[inline]
-    fn append(&mut self, slot: Slot, buf: B, layout: &Layout, join: join::Join) -> GroResult {
+    fn append(&mut self, slot: Slot, buf: B, layout: &Layout, join: Join) -> GroResult {
         let Some(held) = self.table.get_mut(slot) else {
             return GroResult::Merged;
         };
@@ -327,6 +402,7 @@ impl<B: FrameBytes> GroEngine<B> {
         held.collected |= join.flags;
         held.id_mode = join.id_mode;
         self.stats.merged += 1;
+        self.recent = slot;
         if join.closes {
             self.complete(slot, FlushReason::Close);
         }
@@ -336,7 +412,9 @@ impl<B: FrameBytes> GroEngine<B> {
     /// Makes a frame a held packet; the oldest of its bucket makes room (ENG-3).
     #[inline]
     fn hold(&mut self, home: Home, held: HeldPacket<B>) -> GroResult {
-        if let Some(oldest) = self.table.insert(home, held) {
+        let (slot, evicted) = self.table.insert(home, held);
+        self.recent = slot;
+        if let Some(oldest) = evicted {
             self.finish(oldest, FlushReason::Eviction);
         }
         self.stats.held += 1;

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use super::alike::Mask;
 use super::flow::FlowKey;
 use super::network::IdMode;
 use crate::time::Instant;
@@ -97,6 +98,10 @@ pub(super) struct HeldPacket<B> {
     pub(super) packet: GroPacket<B>,
     /// Of the first frame.
     pub(super) layout: Layout,
+    /// What has to be equal in further frames.
+    pub(super) mask: Option<&'static Mask>,
+    /// IPv4 identification of the first frame.
+    pub(super) first_id: u16,
     /// Arrival of the first frame; merging does not make a packet younger.
     pub(super) created: Instant,
     /// Metadata of the first frame (META-1).

@@ -38,15 +38,23 @@ impl Home {
 }
 
 /// Where a held packet is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot {
-    bucket: u8,
-    entry: u8,
-}
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Slot(u8);
 
 impl Slot {
+    #[inline]
+    const fn new(bucket: u8, entry: u8) -> Self {
+        Self(bucket << 3 | entry)
+    }
+
+    #[inline]
     pub(super) const fn bucket(self) -> u8 {
-        self.bucket
+        self.0 >> 3
+    }
+
+    #[inline]
+    const fn entry(self) -> u8 {
+        self.0 & 7
     }
 }
 
@@ -86,51 +94,20 @@ impl Ages {
     }
 }
 
-struct Bucket<B> {
+/// Which entries of a bucket are used, and in what order they came.
+#[derive(Clone, Copy, Default)]
+struct Bucket {
     /// One byte per entry; that of an empty entry means nothing.
     tags: [u8; PER_BUCKET],
     /// One bit per entry.
     used: u8,
     ages: Ages,
-    entries: [Option<HeldPacket<B>>; PER_BUCKET],
 }
 
-impl<B> Bucket<B> {
-    fn new() -> Self {
-        Self {
-            tags: [0; PER_BUCKET],
-            used: 0,
-            ages: Ages::default(),
-            entries: [const { None }; PER_BUCKET],
-        }
-    }
-
+impl Bucket {
+    /// Chooses the entry for a new packet: an empty one, or that of the oldest.
     #[inline]
-    fn find(&self, tag: u8, key: &FlowKey) -> Option<u8> {
-        let mut hits = equal_bytes(self.tags, tag) & self.used;
-        while hits != 0 {
-            let entry = lowest_bit(hits);
-            if self.entry(entry).is_some_and(|held| held.key == *key) {
-                return Some(entry);
-            }
-            hits &= hits - 1;
-        }
-        None
-    }
-
-    #[inline]
-    fn entry(&self, entry: u8) -> Option<&HeldPacket<B>> {
-        self.entries[usize::from(entry) % PER_BUCKET].as_ref()
-    }
-
-    #[inline]
-    fn entry_mut(&mut self, entry: u8) -> &mut Option<HeldPacket<B>> {
-        &mut self.entries[usize::from(entry) % PER_BUCKET]
-    }
-
-    /// Holds a packet as the youngest, in place of the oldest if all entries are used.
-    #[inline]
-    fn insert(&mut self, tag: u8, held: HeldPacket<B>) -> Option<HeldPacket<B>> {
+    fn take(&mut self, tag: u8) -> u8 {
         let entry = if self.used == u8::MAX {
             let oldest = self.ages.oldest().unwrap_or_default();
             self.ages.remove(oldest);
@@ -141,28 +118,28 @@ impl<B> Bucket<B> {
         self.tags[usize::from(entry) % PER_BUCKET] = tag;
         self.used |= 1 << entry;
         self.ages.push(entry);
-        self.entry_mut(entry).replace(held)
+        entry
     }
 
     #[inline]
-    fn remove(&mut self, entry: u8) -> Option<HeldPacket<B>> {
-        let held = self.entry_mut(entry).take()?;
+    fn give_back(&mut self, entry: u8) {
         self.used &= !(1 << entry);
         self.ages.remove(entry);
-        Some(held)
     }
 }
 
 /// All held packets of an engine.
 pub(super) struct Table<B> {
-    buckets: Box<[Bucket<B>; BUCKETS]>,
+    buckets: [Bucket; BUCKETS],
+    entries: Box<[Option<HeldPacket<B>>; BUCKETS * PER_BUCKET]>,
     held: usize,
 }
 
 impl<B> Table<B> {
     pub(super) fn new() -> Self {
         Self {
-            buckets: Box::new(core::array::from_fn(|_| Bucket::new())),
+            buckets: [Bucket::default(); BUCKETS],
+            entries: Box::new([const { None }; BUCKETS * PER_BUCKET]),
             held: 0,
         }
     }
@@ -174,52 +151,62 @@ impl<B> Table<B> {
     /// Finds the packet of a flow. There is at most one.
     #[inline]
     pub(super) fn find(&self, home: Home, key: &FlowKey) -> Option<Slot> {
-        let entry = self.bucket(home.bucket).find(home.tag, key)?;
-        Some(Slot {
-            bucket: home.bucket,
-            entry,
-        })
+        let bucket = self.bucket(home.bucket);
+        let mut hits = equal_bytes(bucket.tags, home.tag) & bucket.used;
+        while hits != 0 {
+            let slot = Slot::new(home.bucket, lowest_bit(hits));
+            if self.get(slot).is_some_and(|held| held.key == *key) {
+                return Some(slot);
+            }
+            hits &= hits - 1;
+        }
+        None
     }
 
     /// Finds any packet between two hosts, the next one of a flush first.
     pub(super) fn find_between(&self, pair: &AddressPair) -> Option<Slot> {
         (0_u8..)
-            .zip(self.buckets.iter())
-            .find_map(|(bucket, entries)| {
-                (0..entries.ages.len)
-                    .filter_map(|rank| entries.ages.nth(rank))
-                    .find(|entry| {
-                        entries
-                            .entry(*entry)
-                            .is_some_and(|held| held.key.is_between(pair))
-                    })
-                    .map(|entry| Slot { bucket, entry })
+            .zip(&self.buckets)
+            .flat_map(|(number, bucket)| {
+                let entries = (0..bucket.ages.len).filter_map(|rank| bucket.ages.nth(rank));
+                entries.map(move |entry| Slot::new(number, entry))
+            })
+            .find(|slot| {
+                self.get(*slot)
+                    .is_some_and(|held| held.key.is_between(pair))
             })
     }
 
     #[inline]
     pub(super) fn get(&self, slot: Slot) -> Option<&HeldPacket<B>> {
-        self.bucket(slot.bucket).entry(slot.entry)
+        self.entries[usize::from(slot.0) % (BUCKETS * PER_BUCKET)].as_ref()
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut HeldPacket<B>> {
-        self.bucket_mut(slot.bucket).entry_mut(slot.entry).as_mut()
+        self.entry_mut(slot).as_mut()
     }
 
-    /// Holds a packet as the youngest of its bucket. Returns the oldest, which had to make room,
-    /// if the bucket was full (ENG-3).
+    /// Holds a packet as the youngest of its bucket. Returns where it is, and the oldest, which
+    /// had to make room, if the bucket was full (ENG-3).
     #[inline]
-    pub(super) fn insert(&mut self, home: Home, held: HeldPacket<B>) -> Option<HeldPacket<B>> {
-        let evicted = self.bucket_mut(home.bucket).insert(home.tag, held);
+    pub(super) fn insert(
+        &mut self,
+        home: Home,
+        held: HeldPacket<B>,
+    ) -> (Slot, Option<HeldPacket<B>>) {
+        let entry = self.bucket_mut(home.bucket).take(home.tag);
+        let slot = Slot::new(home.bucket, entry);
+        let evicted = self.entry_mut(slot).replace(held);
         self.held += usize::from(evicted.is_none());
-        evicted
+        (slot, evicted)
     }
 
     /// Takes a packet out.
     #[inline]
     pub(super) fn remove(&mut self, slot: Slot) -> Option<HeldPacket<B>> {
-        let held = self.bucket_mut(slot.bucket).remove(slot.entry)?;
+        let held = self.entry_mut(slot).take()?;
+        self.bucket_mut(slot.bucket()).give_back(slot.entry());
         self.held -= 1;
         Some(held)
     }
@@ -243,21 +230,25 @@ impl<B> Table<B> {
 
     /// The oldest packet of each bucket with its creation time.
     fn oldest_of_each(&self) -> impl Iterator<Item = Option<(Slot, Instant)>> {
-        (0_u8..).zip(self.buckets.iter()).map(|(bucket, entries)| {
-            let entry = entries.ages.oldest()?;
-            let created = entries.entry(entry)?.created;
-            Some((Slot { bucket, entry }, created))
+        (0_u8..).zip(&self.buckets).map(|(number, bucket)| {
+            let slot = Slot::new(number, bucket.ages.oldest()?);
+            Some((slot, self.get(slot)?.created))
         })
     }
 
     #[inline]
-    fn bucket(&self, bucket: u8) -> &Bucket<B> {
-        &self.buckets[usize::from(bucket) % BUCKETS]
+    const fn bucket(&self, bucket: u8) -> &Bucket {
+        &self.buckets[bucket as usize % BUCKETS]
     }
 
     #[inline]
-    fn bucket_mut(&mut self, bucket: u8) -> &mut Bucket<B> {
-        &mut self.buckets[usize::from(bucket) % BUCKETS]
+    const fn bucket_mut(&mut self, bucket: u8) -> &mut Bucket {
+        &mut self.buckets[bucket as usize % BUCKETS]
+    }
+
+    #[inline]
+    fn entry_mut(&mut self, slot: Slot) -> &mut Option<HeldPacket<B>> {
+        &mut self.entries[usize::from(slot.0) % (BUCKETS * PER_BUCKET)]
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) fn check_eligible(new: Udp<'_>, excluded: &PortSet) -> Result<(), Bai
 /// UDP-4 and UDP-5: a datagram of `len` payload bytes joins a packet of `segs` datagrams whose
 /// first has `first_len`. Returns whether nothing may follow.
 #[inline]
-pub(super) fn check(len: u32, first_len: u32, segs: u32) -> Result<bool, Conflict> {
+pub(super) fn check_payload(len: u32, first_len: u32, segs: u32) -> Result<bool, Conflict> {
     if len > first_len {
         return Err(Conflict::LargerPayload);
     }

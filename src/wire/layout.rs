@@ -72,6 +72,39 @@ pub struct Layout {
     pub payload_len: u32,
 }
 
+impl Layout {
+    /// The layout of a frame whose headers equal those of a frame of this layout in everything
+    /// but lengths, checksums, IPv4 identification and TCP sequence number. What is left to be
+    /// checked is checked here; `None` if a length or the IPv4 checksum is wrong.
+    #[must_use]
+    #[inline]
+    pub fn of_alike(&self, frame: &[u8]) -> Option<Self> {
+        let (l3, l4) = (usize::from(self.l3), usize::from(self.l4));
+        let l3_len = frame.len().checked_sub(l3)?;
+        let is_sound = match self.network {
+            Network::Ipv4 => {
+                let ip = Ipv4::at(frame, l3)?;
+                usize::from(ip.total_len()) == l3_len && ip.is_checksum_right()
+            }
+            Network::Ipv6 => {
+                usize::from(Ipv6::at(frame, l3)?.payload_len()) + ipv6::HEADER_LEN == l3_len
+            }
+        };
+        let payload_len = frame.len().checked_sub(usize::from(self.payload))?;
+        let is_datagram_sound = match self.transport {
+            Transport::Tcp => true,
+            Transport::Udp => {
+                let len = usize::from(Udp::at(frame, l4)?.len());
+                len == payload_len + udp::HEADER_LEN && payload_len > 0
+            }
+        };
+        (is_sound && is_datagram_sound).then_some(Self {
+            payload_len: narrow(payload_len),
+            ..*self
+        })
+    }
+}
+
 /// How much of a frame's identity could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
@@ -203,18 +236,13 @@ struct Base {
 impl Base {
     #[inline]
     fn layout(self, header_len: usize, payload_len: usize) -> Layout {
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "the IP length field has been found equal, so it is below 2^16"
-        )]
-        let payload_len = payload_len as u32;
         Layout {
             network: self.network,
             transport: self.transport,
             l3: offset(self.l3),
             l4: offset(self.l4),
             payload: offset(self.l4 + header_len),
-            payload_len,
+            payload_len: narrow(payload_len),
         }
     }
 
@@ -247,6 +275,13 @@ const fn unknown(reason: Malformed) -> Unfit {
         reason,
         known: Known::Nothing,
     }
+}
+
+/// A length that an IP length field of 16 bits has been found equal to.
+#[inline]
+#[allow(clippy::cast_possible_truncation, reason = "at most 64 KiB")]
+const fn narrow(bytes: usize) -> u32 {
+    bytes as u32
 }
 
 /// Headers end below 17 KiB: 22 bytes of link header, 60 of IPv4 or 40 of IPv6 with eight
