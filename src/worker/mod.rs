@@ -12,14 +12,18 @@
 //! - `receive`, `deliver`: uplink, engine, poll model, ring;
 //! - `mtu`: what is too long for the guest;
 //! - `transmit`: ring, checks, uplink;
+//! - `host`: the uplink queue and its link, `ring`: how a ring starts, `signal`: what is said of it;
 //! - `stats`: what is counted.
 
 mod deliver;
 mod handle;
+mod host;
 mod mailbox;
 mod mtu;
 mod pair;
 mod receive;
+mod ring;
+mod signal;
 mod stats;
 mod thread;
 mod transmit;

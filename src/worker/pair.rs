@@ -5,29 +5,27 @@
 //! [`QueuePair::apply`], which first lets go of all that the old one held.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
-use std::sync::Arc;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
-use log::{debug, info, warn};
+use log::{debug, warn};
 
 use super::handle::{PairSetup, Positions, RingSetup};
-use super::receive::{Receive, Served};
+use super::host::{Host, Link};
+use super::receive::Receive;
+use super::ring::{Start, offloads};
+use super::signal::{act, report_broken, signal_replaced};
 use super::stats::PairStats;
 use super::thread::LinkReport;
 use super::transmit::Transmit;
 use super::waiter::{Token, Waiter};
-use crate::device::{Features, RingConfig, RingFault, RxQueue, SplitRing, TxQueue};
+use crate::device::{Features, RxQueue, TxQueue};
 use crate::gro::GroConfig;
 use crate::napi::NapiConfig;
-use crate::sys::{Batch, GuestMap, Interest, Ready};
+use crate::sys::{Batch, Interest, Ready};
 use crate::time::Instant;
 use crate::uplink::{Offloads, TxFrame, UplinkQueue};
 use crate::wire::VnetHdr;
-
-/// How long an uplink is left alone that keeps saying it is ready and then does nothing.
-pub(super) const RETRY: Duration = Duration::from_millis(1);
 
 /// How a queue pair works, the same for every guest that comes.
 #[derive(Clone, Debug)]
@@ -40,42 +38,6 @@ pub struct PairConfig {
     pub pool_frames: usize,
     /// The MTU offered to the guest, in bytes behind the Ethernet header; `None` if none is.
     pub mtu: Option<u16>,
-}
-
-/// State of the host side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Link {
-    /// Frames flow.
-    Up,
-    /// The interface is down and may come back; frames from the guest are dropped and counted.
-    Down,
-    /// The device is gone for good. Nothing is read or sent any more.
-    Gone,
-}
-
-/// The uplink queue and what is known about it, shared by both directions.
-pub(super) struct Host {
-    pub(super) queue: Box<dyn UplinkQueue>,
-    pub(super) link: Link,
-    report: LinkReport,
-}
-
-impl Host {
-    /// Notes a change of the link, says so once, and reports a loss for good.
-    pub(super) fn set_link(&mut self, link: Link, why: &dyn std::fmt::Display) {
-        if self.link == link || self.link == Link::Gone {
-            return;
-        }
-        self.link = link;
-        match link {
-            Link::Up => info!("uplink is up"),
-            Link::Down => warn!("uplink is down: {why}"),
-            Link::Gone => {
-                warn!("uplink is gone: {why}");
-                (self.report)(false);
-            }
-        }
-    }
 }
 
 /// A queue pair: what a data thread runs, and what can be run without one, turn by turn.
@@ -109,11 +71,7 @@ impl QueuePair {
         waiter: Waiter,
     ) -> Self {
         Self {
-            host: Host {
-                queue,
-                link: Link::Up,
-                report,
-            },
+            host: Host::new(queue, report),
             waiter,
             receive: Receive::new(config),
             transmit: Transmit::default(),
@@ -235,35 +193,11 @@ impl QueuePair {
     /// Builds the rings of the current set-up and tells the uplink what the guest accepts.
     fn start(&mut self, old: &PairSetup, positions: Positions) {
         let features = Features::from_bits(self.setup.features);
-        let map = self
-            .setup
-            .memory
-            .clone()
-            .map(|memory| Rc::new(GuestMap::new(memory)));
-        let ring = |ring: Option<&RingSetup>, old: Option<&RingSetup>, at, which: &str| {
-            let (ring, map) = (ring?, map.as_ref()?);
-            let at = resume_at(ring, old, at);
-            match ring_of(ring, at, features, map) {
-                Ok(ring) => Some(ring),
-                Err(error) => {
-                    warn!("the {which} ring cannot be served: {error}");
-                    report_broken(ring);
-                    None
-                }
-            }
-        };
-        let rx = ring(
-            self.setup.rx.as_ref(),
-            old.rx.as_ref(),
-            positions.rx,
-            "receive",
-        );
-        let tx = ring(
-            self.setup.tx.as_ref(),
-            old.tx.as_ref(),
-            positions.tx,
-            "transmit",
-        );
+        let start = Start::new(&self.setup);
+        let (new_rx, old_rx) = (self.setup.rx.as_ref(), old.rx.as_ref());
+        let (new_tx, old_tx) = (self.setup.tx.as_ref(), old.tx.as_ref());
+        let rx = start.ring(new_rx, old_rx, positions.rx, "receive");
+        let tx = start.ring(new_tx, old_tx, positions.tx, "transmit");
         self.watch_kicks();
         let offloads = if rx.is_some() {
             offloads(features)
@@ -340,83 +274,5 @@ impl QueuePair {
             uplink: self.host.queue.stats(),
             internal_errors: self.internal_errors,
         }
-    }
-}
-
-/// Interrupts the guest, or tells the front-end that the ring is broken.
-fn act(served: Served, ring: Option<&RingSetup>) {
-    let Some(ring) = ring else { return };
-    match served {
-        Served::Quiet => {}
-        Served::Notify => {
-            if let Some(call) = &ring.call {
-                signal(call);
-            }
-        }
-        Served::Broken => report_broken(ring),
-    }
-}
-
-fn report_broken(ring: &RingSetup) {
-    if let Some(err) = &ring.err {
-        signal(err);
-    }
-}
-
-/// Adds one to an event descriptor of the front-end. It was made non-blocking when it came, and a
-/// counter that is full has been signalled already, so there is nothing to do about an error.
-fn signal(fd: &OwnedFd) {
-    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
-}
-
-/// Signals a call descriptor that takes another one's place: the interrupt that the guest waits
-/// for may have gone to the old one.
-fn signal_replaced(ring: Option<&RingSetup>, old: Option<&RingSetup>) {
-    let (Some(ring), Some(old)) = (ring, old) else {
-        return;
-    };
-    let (Some(call), true) = (&ring.call, ring.epoch == old.epoch) else {
-        return;
-    };
-    if old.call.as_ref().is_none_or(|old| !Arc::ptr_eq(old, call)) {
-        signal(call);
-    }
-}
-
-/// A ring that goes on keeps its position; one that was started anew says where it starts.
-fn resume_at(ring: &RingSetup, old: Option<&RingSetup>, position: Option<u16>) -> u16 {
-    match (old, position) {
-        (Some(old), Some(position)) if old.epoch == ring.epoch => position,
-        _ => ring.next_avail,
-    }
-}
-
-fn ring_of(
-    ring: &RingSetup,
-    next_avail: u16,
-    features: Features,
-    map: &Rc<GuestMap>,
-) -> Result<SplitRing, RingFault> {
-    let config = RingConfig {
-        size: ring.size,
-        desc: ring.desc_table,
-        avail: ring.avail_ring,
-        used: ring.used_ring,
-        next_avail,
-        event_idx: features.contains(Features::EVENT_IDX),
-        indirect: features.contains(Features::INDIRECT_DESC),
-    };
-    SplitRing::new(config, Rc::clone(map))
-}
-
-/// What the guest accepts, as the uplink wants to hear it (rule TX-6).
-fn offloads(features: Features) -> Offloads {
-    let guest = features.guest_offloads();
-    Offloads {
-        csum: guest.csum,
-        tso4: guest.tso4,
-        tso6: guest.tso6,
-        ecn: guest.ecn,
-        uso: guest.uso,
     }
 }

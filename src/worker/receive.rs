@@ -11,8 +11,10 @@ use core::time::Duration;
 use log::warn;
 
 use super::deliver::Delivery;
+use super::host::{Host, Link, RETRY};
 use super::mtu::MtuLimit;
-use super::pair::{Host, Link, PairConfig, RETRY};
+use super::pair::PairConfig;
+use super::signal::Served;
 use super::stats::ReceiveStats;
 use crate::device::{Features, QueueFault, RxQueue};
 use crate::gro::{FlushReason, GroEngine};
@@ -23,27 +25,6 @@ use crate::uplink::{Frame, FramePool, RecvEnd, RecvError, RxFrame};
 /// How long a packet waits for its buffers while the guest has some, but too few. A guest that
 /// works fills its ring faster; for one that never fills it the packet is cut into its segments.
 const PATIENCE: Duration = Duration::from_millis(10);
-
-/// What a turn of one direction means for the guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Served {
-    /// Nothing to say.
-    Quiet,
-    /// The guest wants to be interrupted.
-    Notify,
-    /// The ring is broken and stays out of service until the guest resets it.
-    Broken,
-}
-
-impl From<bool> for Served {
-    fn from(needs_notification: bool) -> Self {
-        if needs_notification {
-            Self::Notify
-        } else {
-            Self::Quiet
-        }
-    }
-}
 
 /// The receive half of a queue pair.
 pub(super) struct Receive {
@@ -296,12 +277,12 @@ impl Receive {
 
     /// Ends a turn: one decision about an interrupt for all that was published in it.
     fn settle(&mut self) -> Served {
+        let is_new = core::mem::take(&mut self.published);
         if let Some(fault) = self.fault.take() {
             warn!("receive ring stopped: {fault}");
             self.drop_all();
             return Served::Broken;
         }
-        let is_new = core::mem::take(&mut self.published);
         match &mut self.queue {
             Some(queue) if is_new => Served::from(queue.needs_notification()),
             _ => Served::Quiet,

@@ -8,8 +8,8 @@
 
 use log::warn;
 
-use super::pair::{Host, Link, RETRY};
-use super::receive::Served;
+use super::host::{Host, Link, RETRY};
+use super::signal::Served;
 use super::stats::TransmitStats;
 use crate::device::{QueueFault, Tx, TxQueue};
 use crate::time::Instant;

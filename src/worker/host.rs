@@ -1,0 +1,56 @@
+//! The uplink queue of a pair, and what is known about its device.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use log::{info, warn};
+
+use super::thread::LinkReport;
+use crate::uplink::UplinkQueue;
+
+/// How long an uplink is left alone that keeps saying it is ready and then does nothing.
+pub(super) const RETRY: Duration = Duration::from_millis(1);
+
+/// State of the host side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    /// Frames flow.
+    Up,
+    /// The interface is down and may come back; frames from the guest are dropped and counted.
+    Down,
+    /// The device is gone for good. Nothing is read or sent any more.
+    Gone,
+}
+
+/// The uplink queue and what is known about it, shared by both directions.
+pub(super) struct Host {
+    pub(super) queue: Box<dyn UplinkQueue>,
+    pub(super) link: Link,
+    report: LinkReport,
+}
+
+impl Host {
+    pub(super) fn new(queue: Box<dyn UplinkQueue>, report: LinkReport) -> Self {
+        Self {
+            queue,
+            link: Link::Up,
+            report,
+        }
+    }
+
+    /// Notes a change of the link, says so once, and reports a loss for good.
+    pub(super) fn set_link(&mut self, link: Link, why: &dyn Display) {
+        if self.link == link || self.link == Link::Gone {
+            return;
+        }
+        self.link = link;
+        match link {
+            Link::Up => info!("uplink is up"),
+            Link::Down => warn!("uplink is down: {why}"),
+            Link::Gone => {
+                warn!("uplink is gone: {why}");
+                (self.report)(false);
+            }
+        }
+    }
+}
