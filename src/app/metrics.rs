@@ -37,6 +37,7 @@ fn pair(stats: &PairStats) -> Value {
 fn receive(stats: &ReceiveStats) -> Value {
     json!({
         "gro": gro(&stats.gro),
+        "frames": stats.frames,
         "packets": stats.ring.packets,
         "bytes": stats.ring.bytes,
         "buffers": stats.ring.buffers,
@@ -46,6 +47,7 @@ fn receive(stats: &ReceiveStats) -> Value {
         "polls": stats.polls,
         "hand_overs": stats.hand_overs,
         "pool_empty": stats.pool_empty,
+        "pool_in_use": stats.pool_in_use,
         "resegmented": stats.resegmented,
         "dropped": {
             "above_mtu": stats.above_mtu,

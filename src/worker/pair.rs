@@ -21,7 +21,7 @@ use super::transmit::Transmit;
 use super::waiter::{Token, Waiter};
 use crate::device::{Features, RxQueue, TxQueue};
 use crate::gro::GroConfig;
-use crate::napi::NapiConfig;
+use crate::napi::{NapiConfig, Round};
 use crate::sys::{Batch, Interest, Ready};
 use crate::time::Instant;
 use crate::uplink::{Offloads, TxFrame, UplinkQueue};
@@ -91,7 +91,7 @@ impl QueuePair {
         for event in self.waiter.wait(Some(Duration::ZERO))?.iter() {
             self.take_event(event);
         }
-        self.work(now);
+        self.work(now, || now);
         Ok(self.next_due(now))
     }
 
@@ -154,11 +154,20 @@ impl QueuePair {
         }
     }
 
-    /// Does what events and deadlines have scheduled.
-    pub(super) fn work(&mut self, now: Instant) {
-        if self.receive.is_due(now) {
+    /// Does what events and deadlines have scheduled: a round of polls (rule NAPI-3), a drain.
+    /// `clock` is asked between two polls.
+    pub(super) fn work(&mut self, mut now: Instant, clock: impl Fn() -> Instant) {
+        let mut round = Round::new(self.receive.napi_config(), now);
+        while self.receive.is_due(now) {
+            let before = self.receive.frames_read();
             let served = self.receive.poll(now, &mut self.host);
             act(served, self.setup.rx.as_ref());
+            let work = self.receive.frames_read() - before;
+            // A poll that found nothing counts as well, so that the round always ends.
+            if round.is_over_after(now, u32::try_from(work).unwrap_or(u32::MAX).max(1)) {
+                break;
+            }
+            now = clock();
         }
         if self.transmit.is_pending(now) {
             let served = self.transmit.drain(now, &mut self.host);

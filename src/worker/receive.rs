@@ -18,7 +18,7 @@ use super::signal::Served;
 use super::stats::ReceiveStats;
 use crate::device::{Features, QueueFault, RxQueue};
 use crate::gro::{FlushReason, GroEngine};
-use crate::napi::{FlushPlan, Napi, NapiState, Poll};
+use crate::napi::{FlushPlan, Napi, NapiConfig, NapiState, Poll};
 use crate::time::Instant;
 use crate::uplink::{Frame, FramePool, RecvEnd, RecvError, RxFrame};
 
@@ -98,6 +98,16 @@ impl Receive {
             .into_iter()
             .flatten()
             .min()
+    }
+
+    /// The tunables of the poll model.
+    pub(super) const fn napi_config(&self) -> &NapiConfig {
+        self.napi.config()
+    }
+
+    /// Frames taken from the uplink so far.
+    pub(super) const fn frames_read(&self) -> u64 {
+        self.engine.stats().frames + self.stats.above_mtu
     }
 
     pub(super) fn readable(&mut self) {

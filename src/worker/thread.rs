@@ -155,7 +155,7 @@ fn run(pair: &mut QueuePair, inbox: &Inbox) {
                 return;
             }
         }
-        pair.work(now);
+        pair.work(now, clock::now);
     }
 }
 
