@@ -159,14 +159,8 @@ impl Config {
             one_off: options.one_off,
             queue_pairs: queue_pairs(&options)?,
             mtu: options.mtu,
-            gro: GroConfig {
-                enabled: options.gro,
-                gro_normal_batch: options.gro_normal_batch,
-                gro_max_size: options.gro_max_size_bytes,
-                gro_max_segs: options.gro_max_segs,
-                ..GroConfig::default()
-            },
-            napi: napi(&options)?,
+            gro: options.tunables.gro(),
+            napi: options.tunables.napi()?,
             log_level: options.log_level,
             uplink: uplink(&options)?,
             cpus: options.cpus,
@@ -238,20 +232,4 @@ fn check_descriptors(options: &Options) -> Result<(), ConfigError> {
         Some(pair) => Err(ConfigError::FdTwice(*pair[0])),
         None => Ok(()),
     }
-}
-
-fn napi(options: &Options) -> Result<NapiConfig, ConfigError> {
-    if options.round_budget < options.budget {
-        return Err(ConfigError::RoundBudget {
-            round_budget: options.round_budget,
-            budget: options.budget,
-        });
-    }
-    Ok(NapiConfig {
-        budget: options.budget,
-        gro_flush_timeout: Duration::from_nanos(options.gro_flush_timeout_ns),
-        napi_defer_hard_irqs: options.napi_defer_hard_irqs,
-        round_budget: options.round_budget,
-        round_usecs: Duration::from_micros(options.round_usecs),
-    })
 }

@@ -12,6 +12,7 @@ mod metrics;
 mod options;
 mod run;
 mod signals;
+mod tunables;
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -23,6 +24,7 @@ pub use cpus::CpuList;
 pub use options::{Options, QueueNum};
 pub use run::{RunError, run};
 pub use signals::{Signal, Signals};
+pub use tunables::Tunables;
 
 /// Status for a wrong command line or configuration.
 const EXIT_USAGE: u8 = 2;

@@ -11,7 +11,7 @@ use clap::{Parser, ValueEnum};
 use log::LevelFilter;
 
 use super::cpus::CpuList;
-use crate::napi::NapiConfig;
+use super::tunables::Tunables;
 use crate::uplink::tap::check_name;
 
 /// vhost-user backend for virtio-net that coalesces inbound traffic with GRO.
@@ -94,52 +94,9 @@ pub struct Options {
         help_heading = "Host side")]
     pub mtu: Option<u16>,
 
-    /// Whether received frames are merged.
-    #[arg(long, value_name = "on|off", value_parser = switch(), default_value = "on",
-        action = clap::ArgAction::Set, help_heading = "Merging and polling")]
-    pub gro: bool,
-
-    /// Nanoseconds that a packet may be held for more frames, and between two polls while the
-    /// host's readiness is not watched, 0 to 1000000000.
-    #[arg(long, value_name = "NS", value_parser = number(0..=1_000_000_000u64, "nanoseconds"),
-        default_value = "20000", help_heading = "Merging and polling")]
-    pub gro_flush_timeout_ns: u64,
-
-    /// Polls without a frame before the host's readiness is watched again, 0 to 2147483647.
-    #[arg(long, value_name = "POLLS", value_parser = number(NapiConfig::NAPI_DEFER_HARD_IRQS, "polls"),
-        default_value = "1", help_heading = "Merging and polling")]
-    pub napi_defer_hard_irqs: u32,
-
-    /// Frames read in one poll, 1 to 64.
-    #[arg(long, value_name = "FRAMES", value_parser = number(NapiConfig::BUDGET, "frames"),
-        default_value = "64", help_heading = "Merging and polling")]
-    pub budget: u32,
-
-    /// Frames in a row, over several polls, after which other events get their turn, from
-    /// budget up.
-    #[arg(long, value_name = "FRAMES", value_parser = number(1..=1_000_000u32, "frames"),
-        default_value = "300", help_heading = "Merging and polling")]
-    pub round_budget: u32,
-
-    /// Microseconds in a row after which other events get their turn, 100 to 1000000.
-    #[arg(long, value_name = "US", value_parser = number(100..=1_000_000u64, "microseconds"),
-        default_value = "2000", help_heading = "Merging and polling")]
-    pub round_usecs: u64,
-
-    /// Segments collected before they are handed to the guest together, 1 to 1024.
-    #[arg(long, value_name = "SEGMENTS", value_parser = number(1..=1024u32, "segments"),
-        default_value = "8", help_heading = "Merging and polling")]
-    pub gro_normal_batch: u32,
-
-    /// Largest merged packet behind its Ethernet header, 1500 to 65535 bytes.
-    #[arg(long, value_name = "BYTES", value_parser = number(1500..=65535u32, "bytes"),
-        default_value = "65535", help_heading = "Merging and polling")]
-    pub gro_max_size_bytes: u32,
-
-    /// Most frames in one merged packet, 2 to 65535.
-    #[arg(long, value_name = "SEGMENTS", value_parser = number(2..=65535u32, "segments"),
-        default_value = "65535", help_heading = "Merging and polling")]
-    pub gro_max_segs: u32,
+    /// Merging and polling.
+    #[command(flatten)]
+    pub tunables: Tunables,
 
     /// CPUs that the data threads are pinned to in turn, such as 2,4-7 [default: not pinned].
     #[arg(long, value_name = "LIST", help_heading = "Process")]
@@ -160,7 +117,7 @@ pub enum QueueNum {
     Vrings,
 }
 
-fn number<T>(
+pub(super) fn number<T>(
     range: RangeInclusive<T>,
     unit: &'static str,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
@@ -176,7 +133,7 @@ where
     }
 }
 
-fn switch() -> impl TypedValueParser<Value = bool> {
+pub(super) fn switch() -> impl TypedValueParser<Value = bool> {
     PossibleValuesParser::new(["on", "off", "true", "false"])
         .map(|word| word == "on" || word == "true")
 }
@@ -208,35 +165,13 @@ fn socket_mode(text: &str) -> Result<u32, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use clap::CommandFactory;
 
     use super::*;
-    use crate::gro::GroConfig;
 
     #[test]
     fn the_command_line_is_consistent() {
         Options::command().debug_assert();
-    }
-
-    #[test]
-    fn defaults_are_those_of_the_engine_and_of_napi() {
-        let options = Options::try_parse_from(["vhost-user-gro"]).unwrap();
-        let engine = GroConfig::default();
-        assert_eq!(options.gro, engine.enabled);
-        assert_eq!(options.gro_normal_batch, engine.gro_normal_batch);
-        assert_eq!(options.gro_max_size_bytes, engine.gro_max_size);
-        assert_eq!(options.gro_max_segs, engine.gro_max_segs);
-        let napi = NapiConfig::default();
-        assert_eq!(options.budget, napi.budget);
-        assert_eq!(
-            Duration::from_nanos(options.gro_flush_timeout_ns),
-            napi.gro_flush_timeout
-        );
-        assert_eq!(options.napi_defer_hard_irqs, napi.napi_defer_hard_irqs);
-        assert_eq!(options.round_budget, napi.round_budget);
-        assert_eq!(Duration::from_micros(options.round_usecs), napi.round_usecs);
     }
 
     #[test]
