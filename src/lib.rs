@@ -51,6 +51,8 @@ pub mod backend;
 #[cfg(feature = "daemon")]
 pub mod device;
 #[cfg(feature = "daemon")]
+pub mod pcapng;
+#[cfg(feature = "daemon")]
 pub mod sys;
 #[cfg(feature = "daemon")]
 pub mod uplink;

@@ -15,6 +15,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("gso", &["time", "wire"]),
     ("napi", &["time", "wire"]),
     ("sys", &["time"]),
+    // Captures are written by what is replayed, and are to be by what is delivered.
+    ("pcapng", &["time"]),
     // The frame pool lives here, because a later uplink brings frames in a ring of its own.
     ("uplink", &["sys", "wire"]),
     // Guest memory is touched through `sys`; a packet that cannot fit is segmented (FILL-4).
@@ -29,7 +31,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "app",
         &[
-            "backend", "device", "gro", "napi", "sys", "uplink", "wire", "worker",
+            "backend", "device", "gro", "gso", "napi", "pcapng", "sys", "time", "uplink", "wire",
+            "worker",
         ],
     ),
     ("main", &["app"]),
