@@ -1,8 +1,9 @@
 //! The program around the data path: what it is told, what it says, when it ends.
 //!
 //! [`main`] is the whole order of events: flags and file become one typed [`Config`], the logger
-//! starts, and [`run`] works until it is told to stop. Exit codes: 0 after a normal end, 1 when
-//! something failed at run time, 2 when the command line or the configuration is wrong.
+//! starts, and [`run`] works until it is told to stop. The subcommand `replay` takes none of these
+//! steps. Exit codes: 0 after a normal end, 1 when something failed at run time, 2 when the command
+//! line or the configuration is wrong.
 
 mod config;
 mod cpus;
@@ -10,6 +11,7 @@ mod file;
 pub mod logging;
 mod metrics;
 mod options;
+mod replay;
 mod run;
 mod signals;
 mod tunables;
@@ -19,12 +21,17 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use clap::Parser;
+
 pub use config::{Config, ConfigError, Endpoint, UplinkConfig};
 pub use cpus::CpuList;
-pub use options::{Options, QueueNum};
+pub use options::{Options, QueueNum, Task};
+pub use replay::{GuestType, ReplayOptions};
 pub use run::{RunError, run};
 pub use signals::{Signal, Signals};
 pub use tunables::Tunables;
+
+use replay::ReplayError;
 
 /// Status for a wrong command line or configuration.
 const EXIT_USAGE: u8 = 2;
@@ -42,6 +49,15 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         let printed = writeln!(io::stdout(), "{CAPABILITIES}");
         return printed.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
+    if let Ok(options) = Options::try_parse_from(&args)
+        && let Some(Task::Replay(options)) = options.task
+    {
+        return match replay::replay(&options) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(err @ ReplayError::Config(_)) => fail(&err, ExitCode::from(EXIT_USAGE)),
+            Err(err) => fail(&err, ExitCode::FAILURE),
+        };
+    }
     let config = match Config::load(args) {
         Ok(config) => config,
         Err(ConfigError::Usage(usage)) => {
@@ -50,23 +66,17 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             let _ = usage.print();
             return ExitCode::from(status);
         }
-        Err(err) => {
-            report(&err);
-            return ExitCode::from(EXIT_USAGE);
-        }
+        Err(err) => return fail(&err, ExitCode::from(EXIT_USAGE)),
     };
     logging::init(config.log_level);
     match run(config) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(err) => {
-            report(&err);
-            ExitCode::FAILURE
-        }
+        Err(err) => fail(&err, ExitCode::FAILURE),
     }
 }
 
 /// Says on standard error what failed and why, one cause a line.
-fn report(err: &dyn Error) {
+fn fail(err: &dyn Error, status: ExitCode) -> ExitCode {
     let prefix = logging::priority_prefix(log::Level::Error);
     let mut text = format!("{prefix}vhost-user-gro: {err}\n");
     let mut cause = err.source();
@@ -76,4 +86,5 @@ fn report(err: &dyn Error) {
     }
     // Nobody is left to tell if even this cannot be printed.
     let _ = io::stderr().write_all(text.as_bytes());
+    status
 }

@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use log::LevelFilter;
 
 use super::cpus::CpuList;
+use super::replay::ReplayOptions;
 use super::tunables::Tunables;
 use crate::uplink::tap::check_name;
 
@@ -20,7 +21,12 @@ use crate::uplink::tap::check_name;
 /// with underscores in place of dashes. Options given here win over the file.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "vhost-user-gro", version, max_term_width = 100)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct Options {
+    /// What to do in place of serving a guest.
+    #[command(subcommand)]
+    pub task: Option<Task>,
+
     /// TOML file with more options.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -106,6 +112,19 @@ pub struct Options {
     #[arg(long, value_name = "LEVEL", value_parser = log_level(), hide_possible_values = true,
         help_heading = "Process")]
     pub log_level: Option<LevelFilter>,
+}
+
+/// What the program can do beside serving a guest.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Task {
+    /// Show what merging would do to the traffic in a capture.
+    ///
+    /// The capture takes the place of the host's device, and its time stamps that of the clock: a
+    /// poll begins when a frame arrives, or the time of --wakeup-ns later, reads up to --budget of
+    /// those that have arrived until then, and takes --frame-ns for each. The guest always has
+    /// buffers. In the result, each packet stands at the time at which the guest would get it; a
+    /// merged one has a partial checksum, and a comment that says what it was made of.
+    Replay(ReplayOptions),
 }
 
 /// Unit of the number of queues that the front-end is told.
