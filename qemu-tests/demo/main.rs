@@ -19,7 +19,7 @@ mod spread;
 
 use harness::{Kit, Lab, Wire, kit, sandbox, wait};
 use measure::{Sample, Test};
-use setting::{Cpus, Setting, Station};
+use setting::{Cpus, Station};
 
 /// Measure a guest's receive path with merging off and on, and on QEMU's own tap device.
 #[derive(Debug, Parser)]
@@ -81,7 +81,12 @@ fn run(options: &Options) -> Result<()> {
 
     let lab = Lab::new(&kit, Wire::Frames, 1500)?;
     let bulk = lab.add_sender(2, Wire::Bulk)?;
-    let stations = boot(&kit, &lab, &settings)?;
+    // One after the other: a guest takes its clock's rate from a moment that must not be disturbed.
+    let stations = settings
+        .iter()
+        .zip(10..)
+        .map(|(setting, number)| Station::start(&kit, &lab, setting, number))
+        .collect::<Result<Vec<_>>>()?;
     if let Some(cpus) = cpus {
         cpus.pin(&stations)?;
     }
@@ -144,7 +149,8 @@ fn run(options: &Options) -> Result<()> {
     let folder = kit::target_dir()?.join("demo");
     std::fs::create_dir_all(&folder)?;
     let file = folder.join("results.json");
-    std::fs::write(&file, report::json(&facts, &samples)?)?;
+    let counters = daemon_counters(&stations)?;
+    std::fs::write(&file, report::json(&facts, &samples, &counters)?)?;
     say(&report::tables(&facts, &samples));
     say(&format!(
         "{} in {:.0} s",
@@ -154,23 +160,15 @@ fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Boots the guests of all settings at the same time.
-fn boot<'a>(kit: &Kit, lab: &Lab<'_>, settings: &[&'a Setting]) -> Result<Vec<Station<'a>>> {
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = settings
-            .iter()
-            .zip(10..)
-            .map(|(setting, number)| scope.spawn(move || Station::start(kit, lab, setting, number)))
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| {
-                thread
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
-            .collect()
-    })
+/// What the daemons counted over the whole run, by setting.
+fn daemon_counters(stations: &[Station<'_>]) -> Result<serde_json::Value> {
+    let mut counters = serde_json::Map::new();
+    for station in stations {
+        if let Some(daemon) = &station.daemon {
+            counters.insert(station.setting.name.to_owned(), daemon.counters()?);
+        }
+    }
+    Ok(counters.into())
 }
 
 fn say(text: &str) {

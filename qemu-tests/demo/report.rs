@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use anyhow::Result;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::Kit;
 use crate::harness::daemon;
@@ -113,11 +113,12 @@ impl Facts {
 }
 
 /// All of it, for programs.
-pub(crate) fn json(facts: &Facts, samples: &[Sample]) -> Result<String> {
+pub(crate) fn json(facts: &Facts, samples: &[Sample], counters: &Value) -> Result<String> {
     Ok(serde_json::to_string_pretty(&json!({
         "facts": facts,
         "samples": samples,
         "verdicts": verdicts(samples),
+        "daemon_counters": counters,
     }))?)
 }
 

@@ -78,7 +78,7 @@ impl<'a> Station<'a> {
             number,
             ..VmConfig::new(netdev)
         };
-        let vm = Vm::start(kit, kit.newest(), &config)
+        let vm = Vm::start_with_true_clock(kit, kit.newest(), &config)
             .with_context(|| format!("guest of {}", setting.name))?;
         vm.configure()?;
         Ok(Station {

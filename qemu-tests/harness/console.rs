@@ -56,7 +56,7 @@ impl Console {
     /// Hands a command over without waiting for it, for one that never answers.
     pub(crate) fn send(&mut self, command: &str) -> Result<u32> {
         self.next_id += 1;
-        let line = format!("{} {}\n", self.next_id, base64(command.as_bytes()));
+        let line = format!("{} {}\n", self.next_id, encode_base64(command.as_bytes()));
         self.stream
             .write_all(line.as_bytes())
             .context("the guest's console is closed")?;
@@ -97,17 +97,18 @@ impl Console {
     }
 }
 
-/// RFC 4648 base 64, which keeps a command in one line.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Base 64, which keeps any command in one line. Source: RFC 4648, section 4.
+pub(crate) fn encode_base64(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
         let word = group
             .iter()
-            .fold(0, |word, &byte| word << 8 | usize::from(byte))
-            << (8 * (3 - group.len()));
+            .fold(0, |word, &byte| (word << 8) | usize::from(byte));
+        let word = word << (8 * (3 - group.len()));
         for digit in 0..4 {
-            let six = word >> (18 - 6 * digit) & 0x3f;
+            let six = (word >> (18 - 6 * digit)) & 0x3f;
             text.push(if digit <= group.len() {
                 char::from(DIGITS[six])
             } else {
@@ -116,4 +117,24 @@ fn base64(bytes: &[u8]) -> String {
         }
     }
     text
+}
+
+/// The reverse of [`encode_base64`]; line ends are skipped.
+pub(crate) fn decode_base64(text: &str) -> Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    let (mut word, mut bits) = (0_usize, 0);
+    for digit in text
+        .bytes()
+        .filter(|byte| !byte.is_ascii_whitespace() && *byte != b'=')
+    {
+        let six = DIGITS.iter().position(|&known| known == digit);
+        word = (word << 6) | six.with_context(|| format!("not base 64: {text:.40}"))?;
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            bytes.push(u8::try_from((word >> bits) & 0xff)?);
+        }
+        word &= 0xff;
+    }
+    Ok(bytes)
 }

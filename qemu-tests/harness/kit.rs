@@ -189,6 +189,15 @@ impl Qemu {
         Ok(qemu)
     }
 
+    /// The first number of the version.
+    pub(crate) fn major(&self) -> u32 {
+        self.version
+            .split('.')
+            .next()
+            .and_then(|major| major.parse().ok())
+            .unwrap_or(0)
+    }
+
     /// QEMU with its own libraries, modules and firmware.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(self.tree.join("usr/bin/qemu-system-x86_64"));

@@ -19,6 +19,7 @@
 )]
 
 pub(crate) mod capture;
+mod command_line;
 pub(crate) mod console;
 pub(crate) mod counters;
 pub(crate) mod daemon;

@@ -92,6 +92,13 @@ impl<'a> Lab<'a> {
     }
 }
 
+impl Lab<'_> {
+    /// Takes away the tap that was added as the one with this number.
+    pub(crate) fn remove_tap(&self, port: u32) -> Result<()> {
+        ip(self.kit, &format!("link del tap{}x{port}", self.id))
+    }
+}
+
 impl Drop for Lab<'_> {
     fn drop(&mut self) {
         // What is left goes with the sandbox, so failing here does no harm.

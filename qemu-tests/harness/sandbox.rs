@@ -9,7 +9,6 @@
 //! Without root a user namespace is put around it, if the system allows that.
 
 use std::io::Read;
-use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -99,9 +98,11 @@ pub(crate) fn furnish() -> Result<()> {
     if !mounted.success() {
         bail!("no private {RUN_DIR}: mount ended with {mounted}");
     }
-    if !Path::new("/dev/net/tun").exists() {
-        bail!("no /dev/net/tun: the kernel or the container lacks tap devices");
-    }
+    let mut reading_and_writing = std::fs::File::options();
+    reading_and_writing.read(true).write(true);
+    reading_and_writing
+        .open("/dev/net/tun")
+        .context("no tap devices: /dev/net/tun is missing or closed to this user")?;
     // A bridge that asks the packet filter about each frame would be measured along with us.
     if let Ok(settings) = std::fs::read_dir("/proc/sys/net/bridge") {
         for setting in settings.flatten() {

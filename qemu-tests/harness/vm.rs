@@ -2,20 +2,20 @@
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
+use super::command_line;
 use super::console::{Answer, Console};
 use super::kit::{Accel, Kit, Qemu};
 use super::process::{Process, Thread};
 use super::qmp::Qmp;
 use super::sandbox::RUN_DIR;
-use super::wait::wait_for;
+use super::wait::{now, wait_for};
 
 /// How long a command in the guest may take, unless said otherwise.
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
@@ -97,20 +97,22 @@ impl Vm {
         let mac = format!("52:54:00:77:00:{:02x}", config.number);
         let accel = config.accel.unwrap_or(kit.accel);
         let mut command = qemu.command();
-        machine(&mut command, config, accel);
+        command_line::machine(&mut command, config, qemu, accel);
         command
             .arg("-kernel")
             .arg(kit.kernel())
             .arg("-initrd")
             .arg(kit.initrd())
-            .args(["-append", "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check random.trust_cpu=on"])
             .arg("-serial")
             .arg(format!("file:{}", dir.join("serial").display()))
             .args(["-device", "virtio-serial-pci", "-chardev"])
-            .arg(format!("socket,id=console,path={}", dir.join("console").display()))
+            .arg(format!(
+                "socket,id=console,path={}",
+                dir.join("console").display()
+            ))
             .args(["-device", "virtserialport,chardev=console", "-qmp"])
             .arg(format!("unix:{}", dir.join("qmp").display()));
-        network(&mut command, config, &mac);
+        command_line::network(&mut command, config, qemu, accel, &mac);
         let mut process = Process::start("QEMU", &mut command, dir.join("qemu.log"))?;
 
         let console = Console::new(accept(&console, &mut process)?);
@@ -129,9 +131,43 @@ impl Vm {
         Ok(vm)
     }
 
+    /// As [`Vm::start`], for measurements. An emulated guest that was interrupted while it compared
+    /// its clocks may find a rate that is several times too high; such a one is booted again.
+    pub(crate) fn start_with_true_clock(kit: &Kit, qemu: &Qemu, config: &VmConfig) -> Result<Self> {
+        for _ in 0..5 {
+            let vm = Vm::start(kit, qemu, config)?;
+            if (0.97..1.03).contains(&vm.clock_rate()?) {
+                return Ok(vm);
+            }
+        }
+        bail!("the guest's clock is wrong at each boot; is the machine overloaded?")
+    }
+
+    /// The guest's seconds to a second.
+    fn clock_rate(&self) -> Result<f64> {
+        let uptime = || -> Result<(f64, Instant)> {
+            let text = self.run("cat /proc/uptime")?;
+            let seconds = text
+                .split_whitespace()
+                .next()
+                .context("no uptime")?
+                .parse()?;
+            Ok((seconds, now()))
+        };
+        let (guest, host) = uptime()?;
+        std::thread::sleep(Duration::from_secs(1));
+        let (later, then) = uptime()?;
+        Ok((later - guest) / (then - host).as_secs_f64())
+    }
+
     /// Waits until the guest has booted, for the first time or again.
     fn wait_ready(&mut self, limit: Duration) -> Result<()> {
         let ready = self.console().wait_ready(limit);
+        if ready.is_err() {
+            // Says so if it is QEMU that ended.
+            let _ = self.process.wait(Duration::from_millis(100));
+            self.process.check_alive()?;
+        }
         ready.with_context(|| self.last_words())
     }
 
@@ -201,6 +237,11 @@ impl Vm {
             .execute(command, arguments)
     }
 
+    /// The last byte of the guest's addresses.
+    pub(crate) fn number(&self) -> u8 {
+        self.config.number
+    }
+
     /// QEMU itself.
     pub(crate) fn process(&self) -> &Process {
         &self.process
@@ -242,78 +283,6 @@ impl Vm {
     fn console(&self) -> std::sync::MutexGuard<'_, Console> {
         self.console.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Everything but the network device and what is booted.
-fn machine(command: &mut Command, config: &VmConfig, accel: Accel) {
-    let (accel, model) = match accel {
-        Accel::Kvm => ("kvm", "host"),
-        // What the emulator does quickly and the guest's checksum code has a use for.
-        Accel::Tcg => (
-            "tcg,thread=multi,tb-size=256",
-            "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16",
-        ),
-    };
-    let memory = config.memory_mib;
-    command
-        .args([
-            "-nodefaults",
-            "-no-user-config",
-            "-display",
-            "none",
-            "-M",
-            "q35",
-            "-accel",
-            accel,
-            "-cpu",
-            model,
-        ])
-        .args(["-smp", &config.vcpus.to_string(), "-m", &memory.to_string()])
-        .arg("-object")
-        .arg(format!(
-            "memory-backend-memfd,id=memory,size={memory}M,share=on"
-        ))
-        .args(["-numa", "node,memdev=memory"]);
-}
-
-fn network(command: &mut Command, config: &VmConfig, mac: &str) {
-    let queues = config.queues;
-    let netdev = match &config.netdev {
-        Netdev::None => return,
-        Netdev::Tap(name) => {
-            let queues = if queues > 1 {
-                format!(",queues={queues}")
-            } else {
-                String::new()
-            };
-            format!("tap,id=net,ifname={name},script=no,downscript=no,vhost=off{queues}")
-        }
-        Netdev::VhostUser(socket) => {
-            command
-                .arg("-chardev")
-                .arg(format!("socket,id=backend,path={}", socket.display()));
-            format!("vhost-user,id=net,chardev=backend,queues={queues}")
-        }
-        Netdev::VhostUserServer(socket) => {
-            command.arg("-chardev").arg(format!(
-                "socket,id=backend,path={},server=on",
-                socket.display()
-            ));
-            format!("vhost-user,id=net,chardev=backend,queues={queues}")
-        }
-    };
-    let mut device = format!(
-        "virtio-net-pci,id=nic,netdev=net,mac={mac},romfile=,rx_queue_size={}",
-        config.rx_queue_size
-    );
-    if queues > 1 {
-        device.push_str(&format!(",mq=on,vectors={}", 2 * queues + 2));
-    }
-    if !config.properties.is_empty() {
-        device.push(',');
-        device.push_str(&config.properties);
-    }
-    command.args(["-netdev", &netdev, "-device", &device]);
 }
 
 /// Waits until QEMU connects, or has ended.

@@ -1,0 +1,27 @@
+# What a newcomer types. Set-up is part of it: see qemu-tests/prerequisites.sh for what is installed
+# where it is missing, and qemu-tests/setup.sh for what is fetched to below target/.
+
+CARGO ?= cargo
+ARGS ?=
+
+.PHONY: all demo test check
+
+all:
+	$(CARGO) build --release
+
+# Guests with merging off and on, side by side. ARGS=--all adds packets of 64 KiB, ARGS=--help lists more.
+demo:
+	./qemu-tests/prerequisites.sh
+	$(CARGO) build --release --bin vhost-user-gro --example demo
+	$(CARGO) run --quiet --release --example demo -- $(ARGS)
+
+# Format, lints, documentation and all tests, those on guests included.
+test:
+	./qemu-tests/prerequisites.sh
+	./qemu-tests/run-all.sh
+
+# The part of it that takes seconds.
+check:
+	$(CARGO) fmt --check
+	$(CARGO) clippy --all-targets -- -D warnings
+	$(CARGO) check --lib --no-default-features

@@ -1,0 +1,126 @@
+//! What nearly every test starts from: a sender, a daemon and a guest.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use crate::harness::kit::Qemu;
+use crate::harness::sandbox::RUN_DIR;
+use crate::harness::{Daemon, DaemonConfig, Kit, Lab, Netdev, Vm, VmConfig, Wire};
+
+/// What a test is run on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stage<'a> {
+    pub(crate) kit: &'a Kit,
+    pub(crate) qemu: &'a Qemu,
+    pub(crate) backend: Backend,
+}
+
+/// What serves the guest's network device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Backend {
+    Daemon,
+    QemuTap,
+}
+
+impl Backend {
+    pub(crate) fn from_environment() -> Self {
+        match std::env::var("QEMU_TESTS_BACKEND").as_deref() {
+            Ok("tap") => Backend::QemuTap,
+            _ => Backend::Daemon,
+        }
+    }
+}
+
+/// In which a test differs from the plain case.
+#[derive(Debug, Clone)]
+pub(crate) struct Plot {
+    pub(crate) wire: Wire,
+    pub(crate) mtu: u32,
+    /// Of the guest's network device.
+    pub(crate) properties: String,
+    pub(crate) rx_queue_size: u16,
+    pub(crate) queues: u16,
+    /// Of the daemon.
+    pub(crate) options: String,
+}
+
+impl Default for Plot {
+    fn default() -> Self {
+        Plot {
+            wire: Wire::Frames,
+            mtu: 1500,
+            properties: String::new(),
+            rx_queue_size: 256,
+            queues: 1,
+            options: String::new(),
+        }
+    }
+}
+
+/// A guest with its network up. QEMU ends before the daemon, and both before the network.
+#[derive(Debug)]
+pub(crate) struct Scene<'a> {
+    pub(crate) vm: Vm,
+    _daemon: Option<Daemon>,
+    pub(crate) lab: Lab<'a>,
+}
+
+impl<'a> Stage<'a> {
+    /// The plain case: guest defaults and the daemon's defaults.
+    pub(crate) fn open(&self) -> Result<Scene<'a>> {
+        self.open_with(&Plot::default())
+    }
+
+    pub(crate) fn open_with(&self, plot: &Plot) -> Result<Scene<'a>> {
+        let lab = Lab::new(self.kit, plot.wire, plot.mtu)?;
+        let tap = lab.add_tap(plot.queues)?;
+        let (daemon, netdev) = match self.backend {
+            Backend::QemuTap => (None, Netdev::Tap(tap)),
+            Backend::Daemon => {
+                let config = DaemonConfig {
+                    queue_pairs: plot.queues,
+                    options: plot.options.clone(),
+                    ..DaemonConfig::new(&tap)
+                };
+                (
+                    Some(Daemon::start(&config)?),
+                    Netdev::VhostUser(config.socket),
+                )
+            }
+        };
+        let config = VmConfig {
+            properties: plot.properties.clone(),
+            rx_queue_size: plot.rx_queue_size,
+            queues: plot.queues,
+            vcpus: plot.queues,
+            mtu: plot.mtu,
+            ..VmConfig::new(netdev)
+        };
+        let vm = Vm::start(self.kit, self.qemu, &config)?;
+        vm.configure()?;
+        Ok(Scene {
+            vm,
+            _daemon: daemon,
+            lab,
+        })
+    }
+}
+
+/// The logs of all daemons, QEMUs and guests of this run so far.
+pub(crate) fn logs() -> std::io::Result<BTreeSet<PathBuf>> {
+    let mut logs = BTreeSet::new();
+    for entry in std::fs::read_dir(RUN_DIR)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            logs.extend(["qemu.log", "serial"].map(|name| path.join(name)));
+        } else if path.extension().is_some_and(|end| end == "log") {
+            logs.insert(path);
+        }
+    }
+    Ok(logs
+        .into_iter()
+        .filter(|log| Path::new(log).exists())
+        .collect())
+}

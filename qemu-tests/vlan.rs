@@ -1,0 +1,63 @@
+//! Tagged frames go through as they are, both ways.
+//!
+//! Raw frames, so that neither kernel needs VLAN devices.
+
+use anyhow::{Result, ensure};
+
+use crate::Case;
+use crate::harness::capture::{self, GuestCapture, SenderCapture};
+use crate::scene::Stage;
+
+pub(crate) const CASES: &[Case] = &[
+    Case::new("vlan_into_guest", into_guest).on_older_too(),
+    Case::new("vlan_out_of_guest", out_of_guest),
+];
+
+/// A broadcast of 802.1Q, 802.1ad with 802.1Q in it, and an untagged one for comparison, with the
+/// EtherType for local experiments.
+fn frames() -> Vec<Vec<u8>> {
+    let tags: [&[u8]; 4] = [
+        &[0x81, 0x00, 0x00, 0x05],
+        &[0x81, 0x00, 0xef, 0xfe],
+        &[0x88, 0xa8, 0x00, 0x07, 0x81, 0x00, 0x00, 0x08],
+        &[],
+    ];
+    let frame = |tag: &[u8], size: usize| {
+        let payload = (0..=255).cycle().take(size);
+        let addresses = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0x77, 0, 99];
+        addresses
+            .into_iter()
+            .chain(tag.iter().copied())
+            .chain([0x88, 0xb5])
+            .chain(payload)
+            .collect()
+    };
+    // A packet socket allows a full payload behind one tag of 802.1Q, and nothing longer.
+    let full = |tag: &[u8]| if tag.len() > 4 { 1492 } else { 1500 };
+    tags.iter()
+        .flat_map(|tag| [46, 700, full(tag)].map(|size| frame(tag, size)))
+        .collect()
+}
+
+/// All of them: a filter for `ether proto` would look at the outermost type only.
+const FILTER: &str = "ether src 02:00:00:77:00:63";
+
+fn into_guest(stage: &Stage<'_>) -> Result<()> {
+    let scene = stage.open()?;
+    let capture = GuestCapture::start(&scene.vm, FILTER)?;
+    capture::send_from_sender(stage.kit, &scene.lab.sender, &frames())?;
+    let received = capture.wait(|received| received.len() >= frames().len())?;
+    let received: Vec<_> = received.into_iter().map(|frame| frame.bytes).collect();
+    ensure!(received == frames(), "received {received:02x?}");
+    Ok(())
+}
+
+fn out_of_guest(stage: &Stage<'_>) -> Result<()> {
+    let scene = stage.open()?;
+    let capture = SenderCapture::start(stage.kit, &scene.lab.sender, FILTER)?;
+    capture::send_from_guest(&scene.vm, &frames())?;
+    let received = capture.wait(|received| received.len() >= frames().len())?;
+    let received: Vec<_> = received.into_iter().map(|frame| frame.bytes).collect();
+    ensure!(received == frames(), "received {received:02x?}");
+    Ok(())
+}
