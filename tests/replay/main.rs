@@ -49,6 +49,21 @@ impl Run {
         read(&std::fs::read(self.folder.path().join("out")).expect("it was written"))
     }
 
+    /// Packets of the result that were made of several frames.
+    fn super_frames(&self) -> usize {
+        let result = self.result();
+        result.iter().filter(|packet| packet.segs.0 > 1).count()
+    }
+
+    /// Super-frames by what ended them, as the summary has it.
+    fn ended(&self) -> impl Iterator<Item = usize> {
+        let text = self.stdout();
+        let table = text.split("ended by\n").nth(1).unwrap_or_default();
+        let rows = table.lines().map_while(|row| row.split_whitespace().next());
+        let counts: Vec<_> = rows.map_while(|count| count.parse().ok()).collect();
+        counts.into_iter()
+    }
+
     /// The lines of the summary, with single blanks.
     #[track_caller]
     fn says(&self, expected: &str) {
@@ -78,6 +93,7 @@ fn checked(capture: &[u8], options: &[&str]) -> Run {
     let run = Run::of(capture, &[&["--check"], options].concat());
     assert_eq!(run.status(), Some(0), "{}", run.stderr());
     run.says("checked every byte");
+    assert_eq!(run.ended().sum::<usize>(), run.super_frames());
     run
 }
 
@@ -151,6 +167,36 @@ fn what_comes_out_cuts_into_what_went_in() {
         run.says("merge ratio 40.00 frames a packet");
         run.says("out 1 packets: 1 super-frames of 40 segments, 0 single frames");
         run.says("1 40 deadline");
+    }
+}
+
+#[test]
+fn flows_with_losses_and_oddities_come_out_whole_and_in_order() {
+    let flow = |port: u16| tcp4(A.port(port), B);
+    let flows = (1..=12).map(|port| {
+        let mut frames = stream(&flow(port), 50, 700 + port);
+        frames.remove(usize::from(port));
+        frames.swap(20, 21);
+        let repeated = frames[30].clone();
+        frames.insert(32, repeated);
+        frames[40] = flow(port).seq(9).payload(80).bad_csum().build().bytes;
+        frames[41] = flow(port).padding(6).build().bytes;
+        frames[42] = flow(port).mf(true).payload(64).build().bytes;
+        frames
+    });
+    let flows: Vec<Vec<Vec<u8>>> = flows.collect();
+    let frames: Vec<_> = (0..50)
+        .flat_map(|i| flows.iter().map(move |flow| flow[i].clone()))
+        .collect();
+    let run = checked(&PCAPNG.capture(&arriving(&frames, 150)), &[]);
+    let cut: Vec<_> = run.result().iter().flat_map(frames_of).collect();
+    assert_eq!(cut.len(), frames.len());
+    assert!(run.super_frames() > 50, "{}", run.stdout());
+    for flow in &flows {
+        // Addresses and ports tell the flows apart; the fragments have them as well.
+        let is_of = |frame: &&Vec<u8>| frame[26..38] == flow[0][26..38];
+        let of_flow: Vec<_> = cut.iter().filter(is_of).collect();
+        assert_eq!(of_flow, flow.iter().collect::<Vec<_>>());
     }
 }
 
@@ -409,6 +455,10 @@ fn other_links_than_ethernet_are_refused_or_skipped() {
     let run = Run::of(&cooked(PCAP).capture(&records), &[]);
     assert_eq!(run.status(), Some(1));
     assert!(run.stderr().contains("link type 113: expected Ethernet"));
+    // Bits about a frame check sequence stand beside the link type.
+    let mut capture = PCAP.capture(&records);
+    capture[23] = 0xf0;
+    checked(&capture, &[]).says("merge ratio 3.00 frames a packet");
     let run = Run::of(&cooked(PCAPNG).capture(&records), &[]);
     assert_eq!(run.status(), Some(1));
     assert!(

@@ -122,6 +122,8 @@ pub(super) enum ReplayError {
     Source { path: PathBuf, source: SourceError },
     #[error("the result cannot be written")]
     Write(#[source] io::Error),
+    #[error("the summary cannot be printed")]
+    Print(#[source] io::Error),
     #[error("the result is not what came in")]
     Mismatch(#[from] Mismatch),
 }
@@ -156,7 +158,7 @@ pub(super) fn replay(options: &ReplayOptions) -> Result<(), ReplayError> {
     } else {
         ""
     };
-    write!(io::stdout(), "{}{checked}", summary.show(options.top)).map_err(ReplayError::Write)?;
+    write!(io::stdout(), "{}{checked}", summary.show(options.top)).map_err(ReplayError::Print)?;
     damage.map_or(Ok(()), |damage| Err(in_source(damage)))
 }
 

@@ -146,12 +146,17 @@ impl Source {
     }
 
     /// A pcap file says its link type once, at the start.
+    ///
+    /// Source: draft-ietf-opsawg-pcap, section 4: the upper bits of the word are about the frame
+    /// check sequence.
     fn check_link_type(&mut self) -> Result<(), SourceError> {
+        const LINK_TYPE: i32 = 0xffff;
         match self.reader.next() {
-            Ok((_, PcapBlockOwned::LegacyHeader(PcapHeader { network, .. })))
-                if network != Linktype::ETHERNET =>
-            {
-                Err(SourceError::LinkType(network.0))
+            Ok((_, PcapBlockOwned::LegacyHeader(PcapHeader { network, .. }))) => {
+                match Linktype(network.0 & LINK_TYPE) {
+                    Linktype::ETHERNET => Ok(()),
+                    Linktype(other) => Err(SourceError::LinkType(other)),
+                }
             }
             _ => Ok(()),
         }
