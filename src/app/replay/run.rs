@@ -83,6 +83,8 @@ impl<W: Write> Replay<W> {
             self.now = now;
             self.poll()?;
         }
+        // Whatever leaves the source unwatched arms the timer (invariant INV-6).
+        debug_assert!(self.next.is_none());
         if self.checker.is_some() {
             self.ledger.check_empty()?;
         }
