@@ -95,6 +95,7 @@ fn mtu_from_daemon(stage: &Stage<'_>) -> Result<()> {
     let plot = Plot {
         properties: "host_mtu=1400".into(),
         options: "--mtu 1400".into(),
+        mtu: 1400,
         ..Plot::default()
     };
     let scene = stage.open_with(&plot)?;
@@ -105,6 +106,5 @@ fn mtu_from_daemon(stage: &Stage<'_>) -> Result<()> {
         limit.trim().ends_with("1400"),
         "the guest's MTU can be {limit}"
     );
-    scene.vm.run("ip link set eth0 mtu 1400")?;
     payload::tcp_in(&scene.vm, &scene.lab.sender, Family::V4, 1 << 20)
 }

@@ -40,7 +40,9 @@ const PLAIN: Segment = Segment::PLAIN;
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
 fn open<'a>(stage: &Stage<'a>) -> Result<Scene<'a>> {
-    let options = format!("--gro-flush-timeout-ns {}", FLUSH_TIMEOUT.as_nanos());
+    // Without deferral: it would keep what comes after the first poll waiting as well.
+    let timeout = FLUSH_TIMEOUT.as_nanos();
+    let options = format!("--gro-flush-timeout-ns {timeout} --napi-defer-hard-irqs 0");
     stage.open_with(&Plot {
         options,
         ..Plot::default()

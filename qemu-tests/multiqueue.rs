@@ -1,6 +1,6 @@
 //! Guests with several queue pairs.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::Case;
 use crate::payload;
@@ -18,11 +18,12 @@ fn two_pairs(stage: &Stage<'_>) -> Result<()> {
         channels.contains("Combined:\t2"),
         "the guest's queues: {channels}"
     );
-    payload::all_ways(&scene.vm, &scene.lab.sender)?;
+    payload::all_ways(&scene.vm, &scene.lab.sender).context("with two pairs from the start")?;
     // Back to one pair and on again, while the device is in use.
     for pairs in [1, 2] {
         scene.vm.run(&format!("ethtool -L eth0 combined {pairs}"))?;
-        payload::all_ways(&scene.vm, &scene.lab.sender)?;
+        payload::all_ways(&scene.vm, &scene.lab.sender)
+            .with_context(|| format!("after a change to {pairs} pairs"))?;
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ step() {
 }
 
 step format "$CARGO" fmt --check
-step lints "$CARGO" clippy --all-targets -- -D warnings
+step lints "$CARGO" clippy --all-targets --test qemu -- -D warnings
 step documentation env RUSTDOCFLAGS="-D warnings" "$CARGO" doc --no-deps
 step "pure modules" "$CARGO" check --lib --no-default-features
 step tests "$CARGO" test
