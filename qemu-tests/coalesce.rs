@@ -36,8 +36,8 @@ pub(crate) const CASES: &[Case] = &[
 
 const PLAIN: Segment = Segment::PLAIN;
 
-/// Long against the time between two segments of a burst, also on a busy machine.
-const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
+/// The longest there is: long against what an emulated guest on a busy machine adds.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn open<'a>(stage: &Stage<'a>) -> Result<Scene<'a>> {
     // Without deferral: it would keep what comes after the first poll waiting as well.
@@ -223,8 +223,8 @@ fn silence_is_flushed(stage: &Stage<'_>) -> Result<()> {
         .checked_sub(markers[0].time)
         .context("the segments were not held")?;
     // A poll takes well below a millisecond; the rest is for the emulated guest.
-    let latest = FLUSH_TIMEOUT + Duration::from_millis(60);
-    let earliest = FLUSH_TIMEOUT - Duration::from_millis(60);
+    let latest = FLUSH_TIMEOUT + Duration::from_millis(300);
+    let earliest = FLUSH_TIMEOUT - Duration::from_millis(300);
     ensure!((earliest..latest).contains(&held), "held for {held:?}");
     Ok(())
 }
