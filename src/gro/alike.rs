@@ -92,7 +92,7 @@ pub(super) fn mask_for(layout: &Layout) -> Option<&'static Mask> {
 }
 
 /// Compares `len` bytes of headers.
-#[inline]
+#[inline(always)]
 pub(super) fn is_alike(mask: &Mask, first: &[u8], new: &[u8], len: u16) -> bool {
     let len = usize::from(len);
     let (Some(first), Some(new), Some(mask)) = (
@@ -105,26 +105,33 @@ pub(super) fn is_alike(mask: &Mask, first: &[u8], new: &[u8], len: u16) -> bool 
     let (first_blocks, _) = first.as_chunks::<BLOCK>();
     let (new_blocks, _) = new.as_chunks::<BLOCK>();
     let (mask_blocks, _) = mask.as_chunks::<BLOCK>();
-    let mut differing = [0; BLOCK];
-    for ((first, new), mask) in first_blocks.iter().zip(new_blocks).zip(mask_blocks) {
-        gather(&mut differing, first, new, mask);
-    }
     // The last block overlaps the one before.
     let (Some(first), Some(new), Some(mask)) =
         (first.last_chunk(), new.last_chunk(), mask.last_chunk())
     else {
         return false;
     };
-    gather(&mut differing, first, new, mask);
-    u128::from_ne_bytes(differing) == 0
+    let mut differing = difference_under(mask, first, new);
+    for ((first, new), mask) in first_blocks.iter().zip(new_blocks).zip(mask_blocks) {
+        let [low, high] = difference_under(mask, first, new);
+        differing = [differing[0] | low, differing[1] | high];
+    }
+    differing[0] | differing[1] == 0
 }
 
-/// Without branches, so that the compiler turns it into three vector instructions.
-#[inline]
-fn gather(differing: &mut [u8; BLOCK], first: &[u8; BLOCK], new: &[u8; BLOCK], mask: &[u8; BLOCK]) {
-    for at in 0..BLOCK {
-        differing[at] |= (first[at] ^ new[at]) & mask[at];
-    }
+/// Without branches, so that the compiler turns it into two vector instructions.
+#[inline(always)]
+fn difference_under(mask: &[u8; BLOCK], first: &[u8; BLOCK], new: &[u8; BLOCK]) -> [u64; 2] {
+    let ([first, mask], new) = ([words(first), words(mask)], words(new));
+    [(first[0] ^ new[0]) & mask[0], (first[1] ^ new[1]) & mask[1]]
+}
+
+#[inline(always)]
+fn words(block: &[u8; BLOCK]) -> [u64; 2] {
+    let [low, high] = block.as_chunks::<8>().0 else {
+        return [0; 2];
+    };
+    [u64::from_ne_bytes(*low), u64::from_ne_bytes(*high)]
 }
 
 /// The first rule that the headers of two frames of one flow break; `None` if they are alike.

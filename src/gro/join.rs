@@ -12,13 +12,18 @@ use crate::wire::tcp::Tcp;
 use crate::wire::{Layout, Network, Transport};
 
 /// What changes in the held packet when the frame joins.
+///
+/// Fields are as wide as registers on purpose: narrow ones are packed into one word in memory and
+/// read back as a whole, which waits for the store buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Join {
     pub(super) id_mode: IdMode,
     /// FIN and PSH of the joining segment.
-    pub(super) flags: u8,
-    /// Whether the packet is complete with it.
-    pub(super) closes: bool,
+    pub(super) flags: u32,
+    /// Payload bytes of the frame.
+    pub(super) payload_len: u32,
+    /// Whether the packet is complete with it; not zero if so.
+    pub(super) closes: u32,
 }
 
 /// A frame that wants to join.
@@ -32,7 +37,7 @@ pub(super) struct Joining<'a> {
 
 /// Whether a frame, of which nothing is known yet, has headers like the held packet's. It is of
 /// the same flow then.
-#[inline]
+#[inline(always)]
 pub(super) fn is_like_held<B: AsRef<[u8]>>(held: &HeldPacket<B>, frame: &[u8]) -> bool {
     let first = held.packet.head.as_ref();
     held.mask
@@ -41,7 +46,7 @@ pub(super) fn is_like_held<B: AsRef<[u8]>>(held: &HeldPacket<B>, frame: &[u8]) -
 
 /// Decides for a frame of the same flow, and says which rule forbids it. The checksum is not
 /// looked at.
-#[inline]
+#[inline(always)]
 pub(super) fn check<B: AsRef<[u8]>>(
     held: &HeldPacket<B>,
     new: &Joining<'_>,
@@ -57,7 +62,7 @@ pub(super) fn check<B: AsRef<[u8]>>(
 }
 
 /// The rules that are left for a frame with headers like the held packet's.
-#[inline]
+#[inline(always)]
 pub(super) fn check_rest<B>(
     held: &HeldPacket<B>,
     new: &Joining<'_>,
@@ -81,19 +86,20 @@ pub(super) fn check_rest<B>(
     }
     Ok(Join {
         id_mode,
-        flags,
-        closes,
+        flags: u32::from(flags),
+        closes: u32::from(closes),
+        payload_len: new.layout.payload_len,
     })
 }
 
-#[inline]
+#[inline(always)]
 fn check_id<B>(held: &HeldPacket<B>, new: &Joining<'_>) -> Result<IdMode, Conflict> {
     let header = Ipv4::at(new.frame, usize::from(new.layout.l3)).ok_or(Conflict::Headers)?;
     let ahead = header.id().wrapping_sub(held.first_id);
     network::next_id_mode(held.id_mode, ahead, header.is_df(), held.packet.segs).ok_or(Conflict::Id)
 }
 
-#[inline]
+#[inline(always)]
 fn check_tcp<B>(
     held: &HeldPacket<B>,
     new: &Joining<'_>,
@@ -112,7 +118,7 @@ fn check_tcp<B>(
     Ok(joined)
 }
 
-#[inline]
+#[inline(always)]
 fn check_udp<B>(held: &HeldPacket<B>, new: &Joining<'_>) -> Result<bool, Conflict> {
     udp::check_payload(
         new.layout.payload_len,

@@ -3,10 +3,14 @@
 use alloc::vec::Vec;
 
 use super::alike::Mask;
+use super::config::GroConfig;
+use super::ethernet_len;
 use super::flow::FlowKey;
+use super::join::Join;
 use super::network::IdMode;
+use super::udp::MAX_SEGS;
 use crate::time::Instant;
-use crate::wire::{Layout, VnetHdr};
+use crate::wire::{Layout, Transport, VnetHdr};
 
 /// A frame buffer that the engine owns while it holds the frame.
 ///
@@ -15,24 +19,6 @@ use crate::wire::{Layout, VnetHdr};
 pub trait FrameBytes: AsRef<[u8]> + AsMut<[u8]> {}
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> FrameBytes for B {}
-
-/// Payload of one merged frame: where in its buffer it lies.
-#[derive(Debug)]
-pub struct Piece<B> {
-    pub(super) buf: B,
-    pub(super) offset: u16,
-}
-
-impl<B: AsRef<[u8]>> Piece<B> {
-    /// The payload bytes.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        self.buf
-            .as_ref()
-            .get(usize::from(self.offset)..)
-            .unwrap_or_default()
-    }
-}
 
 /// A packet of the receive list, ready to be written into guest buffers.
 ///
@@ -43,7 +29,11 @@ pub struct GroPacket<B> {
     /// Header for the guest; `num_buffers` is set when the ring is filled.
     pub vnet: VnetHdr,
     pub(super) head: B,
-    pub(super) rest: Vec<Piece<B>>,
+    /// The further frames, whole.
+    pub(super) rest: Vec<B>,
+    /// Bytes of headers in each of them, which are not part of the packet. All frames of a packet
+    /// have the same, because everything that has a length in a header has to be equal.
+    pub(super) header_len: u16,
     pub(super) len: usize,
     pub(super) segs: u32,
     pub(super) needs_segmentation: bool,
@@ -58,6 +48,7 @@ impl<B: AsRef<[u8]>> GroPacket<B> {
             len: head.as_ref().len(),
             head,
             rest: Vec::new(),
+            header_len: 0,
             segs: 1,
             needs_segmentation: false,
         }
@@ -85,7 +76,10 @@ impl<B: AsRef<[u8]>> GroPacket<B> {
 
     /// The bytes of the packet in order, piece by piece.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        core::iter::once(self.head.as_ref()).chain(self.rest.iter().map(Piece::bytes))
+        core::iter::once(self.head.as_ref()).chain(self.rest.iter().map(|frame| {
+            let header_len = usize::from(self.header_len);
+            frame.as_ref().get(header_len..).unwrap_or_default()
+        }))
     }
 }
 
@@ -106,9 +100,86 @@ pub(super) struct HeldPacket<B> {
     pub(super) created: Instant,
     /// Metadata of the first frame (META-1).
     pub(super) merge_mark: u64,
+    /// IPv4 identification that the next frame should have.
+    pub(super) next_id: u16,
     /// TCP sequence number behind the payload held so far.
     pub(super) next_seq: u32,
+    pub(super) room: Room,
     /// FIN and PSH of merged segments.
-    pub(super) collected: u8,
+    pub(super) collected: u32,
     pub(super) id_mode: IdMode,
+}
+
+impl<B> HeldPacket<B> {
+    /// Adds a frame that may join.
+    #[inline(always)]
+    pub(super) fn append(&mut self, buf: B, join: &Join) {
+        self.packet.rest.push(buf);
+        self.packet.len += join.payload_len as usize;
+        self.packet.segs += 1;
+        self.next_seq = self.next_seq.wrapping_add(join.payload_len);
+        self.collected |= join.flags;
+        self.id_mode = join.id_mode;
+        let step = u16::from(join.id_mode == IdMode::Incrementing);
+        self.next_id = match join.id_mode {
+            IdMode::Fixed => self.first_id,
+            IdMode::Undecided | IdMode::Incrementing => self.next_id.wrapping_add(step),
+        };
+        self.room.take(join.payload_len);
+    }
+}
+
+/// How much may still join (TCP-9, UDP-4, LIM-1, LIM-3).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// Bytes of payload up to the size limit.
+    bytes: u32,
+    /// Segments up to the limit of their number.
+    segs: u32,
+    /// Longest payload that may still join.
+    max_len: u32,
+    /// Payload of the first frame.
+    mss: u32,
+}
+
+impl Room {
+    /// What is left behind a first frame of `len` bytes.
+    pub(super) fn behind(len: usize, layout: &Layout, config: &GroConfig) -> Self {
+        let bytes = config.size_limit().saturating_sub(ethernet_len(len));
+        let segs = match layout.transport {
+            Transport::Tcp => config.gro_max_segs,
+            Transport::Udp => MAX_SEGS,
+        };
+        let mut room = Self {
+            bytes: u32::try_from(bytes).unwrap_or_default(),
+            segs,
+            max_len: 0,
+            mss: layout.payload_len,
+        };
+        room.take(0);
+        room
+    }
+
+    /// Whether a payload is neither empty nor too long; one comparison for both.
+    #[inline(always)]
+    pub(super) const fn has_for(&self, payload_len: u32) -> bool {
+        payload_len.wrapping_sub(1) < self.max_len
+    }
+
+    /// Whether one more segment is the last.
+    #[inline(always)]
+    pub(super) const fn is_last(&self) -> bool {
+        self.segs == 1
+    }
+
+    #[inline(always)]
+    fn take(&mut self, payload_len: u32) {
+        self.bytes = self.bytes.saturating_sub(payload_len);
+        self.segs = self.segs.saturating_sub(1);
+        self.max_len = if self.segs == 0 {
+            0
+        } else {
+            self.bytes.min(self.mss)
+        };
+    }
 }

@@ -105,17 +105,11 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Chooses the entry for a new packet: an empty one, or that of the oldest.
+    /// Takes an empty entry for a new packet.
     #[inline]
     fn take(&mut self, tag: u8) -> u8 {
-        let entry = if self.used == u8::MAX {
-            let oldest = self.ages.oldest().unwrap_or_default();
-            self.ages.remove(oldest);
-            oldest
-        } else {
-            lowest_bit(!self.used)
-        };
-        self.tags[usize::from(entry) % PER_BUCKET] = tag;
+        let entry = lowest_bit(!self.used) & 7;
+        self.tags[usize::from(entry)] = tag;
         self.used |= 1 << entry;
         self.ages.push(entry);
         entry
@@ -150,13 +144,13 @@ impl<B> Table<B> {
 
     /// Finds the packet of a flow. There is at most one.
     #[inline]
-    pub(super) fn find(&self, home: Home, key: &FlowKey) -> Option<Slot> {
+    pub(super) fn find(&self, home: Home, key: &FlowKey) -> Option<(Slot, &HeldPacket<B>)> {
         let bucket = self.bucket(home.bucket);
         let mut hits = equal_bytes(bucket.tags, home.tag) & bucket.used;
         while hits != 0 {
             let slot = Slot::new(home.bucket, lowest_bit(hits));
-            if self.get(slot).is_some_and(|held| held.key == *key) {
-                return Some(slot);
+            if let Some(held) = self.get(slot).filter(|held| held.key == *key) {
+                return Some((slot, held));
             }
             hits &= hits - 1;
         }
@@ -187,19 +181,24 @@ impl<B> Table<B> {
         self.entry_mut(slot).as_mut()
     }
 
-    /// Holds a packet as the youngest of its bucket. Returns where it is, and the oldest, which
-    /// had to make room, if the bucket was full (ENG-3).
+    /// The packet that has to leave before another can be held (ENG-3).
     #[inline]
-    pub(super) fn insert(
-        &mut self,
-        home: Home,
-        held: HeldPacket<B>,
-    ) -> (Slot, Option<HeldPacket<B>>) {
+    pub(super) fn evictee(&self, home: Home) -> Option<Slot> {
+        let bucket = self.bucket(home.bucket);
+        if bucket.used != u8::MAX {
+            return None;
+        }
+        Some(Slot::new(home.bucket, bucket.ages.oldest()?))
+    }
+
+    /// Holds a packet as the youngest of its bucket, which has room.
+    #[inline]
+    pub(super) fn insert(&mut self, home: Home, held: HeldPacket<B>) -> Slot {
         let entry = self.bucket_mut(home.bucket).take(home.tag);
         let slot = Slot::new(home.bucket, entry);
-        let evicted = self.entry_mut(slot).replace(held);
-        self.held += usize::from(evicted.is_none());
-        (slot, evicted)
+        *self.entry_mut(slot) = Some(held);
+        self.held += 1;
+        slot
     }
 
     /// Takes a packet out.

@@ -5,7 +5,7 @@ use super::stats::Conflict;
 use crate::wire::tcp::{CWR, FIN, PSH, RST, SYN, Tcp, URG};
 
 /// Flags that may differ between the segments of one packet; they are collected.
-const COLLECTED: u8 = FIN | PSH;
+pub(super) const COLLECTED: u8 = FIN | PSH;
 /// Flags of a segment that never starts a packet (TCP-12).
 const NEVER_HELD: u8 = URG | PSH | RST | SYN | FIN | CWR;
 /// [`COLLECTED`] within the flag word.

@@ -137,7 +137,7 @@ pub struct Unfit {
 ///
 /// # Errors
 /// The first check that failed, with what is known of the flow.
-#[inline]
+#[inline(always)]
 pub fn parse(frame: &[u8]) -> Result<Layout, Unfit> {
     let link = ethernet::walk(frame).map_err(unknown)?;
     match link.ethertype {
@@ -147,7 +147,7 @@ pub fn parse(frame: &[u8]) -> Result<Layout, Unfit> {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn parse_ipv4(frame: &[u8], l3: usize) -> Result<Layout, Unfit> {
     let ip = Ipv4::at(frame, l3).ok_or(unknown(Malformed::Ip4Header))?;
     let header_len = ip.header_len();
@@ -178,7 +178,7 @@ fn parse_ipv4(frame: &[u8], l3: usize) -> Result<Layout, Unfit> {
     parse_transport(frame, base)
 }
 
-#[inline]
+#[inline(always)]
 fn parse_ipv6(frame: &[u8], l3: usize) -> Result<Layout, Unfit> {
     let ip = Ipv6::at(frame, l3).ok_or(unknown(Malformed::Ip6Header))?;
     if ip.version() != 6 {
@@ -205,7 +205,7 @@ fn parse_ipv6(frame: &[u8], l3: usize) -> Result<Layout, Unfit> {
     parse_transport(frame, base)
 }
 
-#[inline]
+#[inline(always)]
 fn parse_transport(frame: &[u8], base: Base) -> Result<Layout, Unfit> {
     let l4_len = frame.len().saturating_sub(base.l4);
     match base.transport {
@@ -234,7 +234,7 @@ struct Base {
 }
 
 impl Base {
-    #[inline]
+    #[inline(always)]
     fn layout(self, header_len: usize, payload_len: usize) -> Layout {
         Layout {
             network: self.network,

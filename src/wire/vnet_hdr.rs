@@ -46,6 +46,17 @@ pub struct VnetHdr {
 }
 
 impl VnetHdr {
+    /// A frame of which nothing is said.
+    pub const PLAIN: Self = Self {
+        flags: 0,
+        gso_type: GSO_NONE,
+        hdr_len: 0,
+        gso_size: 0,
+        csum_start: 0,
+        csum_offset: 0,
+        num_buffers: 0,
+    };
+
     /// Reads the fields from their wire form.
     #[must_use]
     pub fn decode(bytes: &[u8; VNET_HDR_LEN]) -> Self {
