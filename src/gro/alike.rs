@@ -8,9 +8,6 @@
 //! The mask also covers addresses, ports, VLAN identities and every length field of a header, so
 //! a frame that is alike belongs to the same flow and has its headers in the same places.
 
-use super::headers::Headers;
-use super::stats::Conflict;
-use super::{network, tcp as tcp_rules};
 use crate::wire::ethernet::{HEADER_LEN, MAX_TAGS, TAG_LEN};
 use crate::wire::tcp::{FIN, PSH};
 use crate::wire::{Layout, Network, Transport, ipv4, ipv6};
@@ -132,19 +129,4 @@ fn words(block: &[u8; BLOCK]) -> [u64; 2] {
         return [0; 2];
     };
     [u64::from_ne_bytes(*low), u64::from_ne_bytes(*high)]
-}
-
-/// The first rule that the headers of two frames of one flow break; `None` if they are alike.
-pub(super) fn difference(
-    (first, first_layout): (&[u8], &Layout),
-    (new, new_layout): (&[u8], &Layout),
-) -> Option<Conflict> {
-    let (Some(first), Some(new)) = (
-        Headers::read(first, first_layout),
-        Headers::read(new, new_layout),
-    ) else {
-        return Some(Conflict::Headers);
-    };
-    network::difference(&first, &new)
-        .or_else(|| tcp_rules::difference(first.transport, new.transport))
 }

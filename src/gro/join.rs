@@ -1,8 +1,8 @@
 //! Whether a frame joins the held packet of its flow: all rules in their order.
 
-use super::alike::{difference, is_alike};
 use super::config::GroConfig;
 use super::ethernet_len;
+use super::headers::Headers;
 use super::network::{self, IdMode};
 use super::packet::HeldPacket;
 use super::stats::Conflict;
@@ -15,7 +15,7 @@ use crate::wire::{Layout, Network, Transport};
 ///
 /// Fields are as wide as registers on purpose: narrow ones are packed into one word in memory and
 /// read back as a whole, which waits for the store buffer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Join {
     pub(super) id_mode: IdMode,
     /// FIN and PSH of the joining segment.
@@ -35,39 +35,17 @@ pub(super) struct Joining<'a> {
     pub(super) merge_mark: u64,
 }
 
-/// Whether a frame, of which nothing is known yet, has headers like the held packet's. It is of
-/// the same flow then.
-#[inline(always)]
-pub(super) fn is_like_held<B: AsRef<[u8]>>(held: &HeldPacket<B>, frame: &[u8]) -> bool {
-    let first = held.packet.head.as_ref();
-    held.mask
-        .is_some_and(|mask| is_alike(mask, first, frame, held.layout.payload))
-}
-
 /// Decides for a frame of the same flow, and says which rule forbids it. The checksum is not
 /// looked at.
-#[inline(always)]
 pub(super) fn check<B: AsRef<[u8]>>(
     held: &HeldPacket<B>,
     new: &Joining<'_>,
     config: &GroConfig,
 ) -> Result<Join, Conflict> {
-    if !is_like_held(held, new.frame) {
-        let first = (held.packet.head.as_ref(), &held.layout);
-        if let Some(conflict) = difference(first, (new.frame, &new.layout)) {
-            return Err(conflict);
-        }
+    let first = (held.packet.head.as_ref(), &held.layout);
+    if let Some(conflict) = difference(first, (new.frame, &new.layout)) {
+        return Err(conflict);
     }
-    check_rest(held, new, config)
-}
-
-/// The rules that are left for a frame with headers like the held packet's.
-#[inline(always)]
-pub(super) fn check_rest<B>(
-    held: &HeldPacket<B>,
-    new: &Joining<'_>,
-    config: &GroConfig,
-) -> Result<Join, Conflict> {
     if held.merge_mark != new.merge_mark {
         return Err(Conflict::Metadata);
     }
@@ -92,14 +70,12 @@ pub(super) fn check_rest<B>(
     })
 }
 
-#[inline(always)]
 fn check_id<B>(held: &HeldPacket<B>, new: &Joining<'_>) -> Result<IdMode, Conflict> {
     let header = Ipv4::at(new.frame, usize::from(new.layout.l3)).ok_or(Conflict::Headers)?;
     let ahead = header.id().wrapping_sub(held.first_id);
     network::next_id_mode(held.id_mode, ahead, header.is_df(), held.packet.segs).ok_or(Conflict::Id)
 }
 
-#[inline(always)]
 fn check_tcp<B>(
     held: &HeldPacket<B>,
     new: &Joining<'_>,
@@ -118,11 +94,24 @@ fn check_tcp<B>(
     Ok(joined)
 }
 
-#[inline(always)]
 fn check_udp<B>(held: &HeldPacket<B>, new: &Joining<'_>) -> Result<bool, Conflict> {
     udp::check_payload(
         new.layout.payload_len,
         held.layout.payload_len,
         held.packet.segs,
     )
+}
+
+/// The first rule that the headers of two frames of one flow break; `None` if they are alike.
+fn difference(
+    (first, first_layout): (&[u8], &Layout),
+    (new, new_layout): (&[u8], &Layout),
+) -> Option<Conflict> {
+    let (Some(first), Some(new)) = (
+        Headers::read(first, first_layout),
+        Headers::read(new, new_layout),
+    ) else {
+        return Some(Conflict::Headers);
+    };
+    network::difference(&first, &new).or_else(|| tcp::difference(first.transport, new.transport))
 }

@@ -252,31 +252,31 @@ impl<B: FrameBytes> GroEngine<B> {
         if !self.kinds.any() {
             return self.pass(buf, &meta.vnet);
         }
-        // Frames of one flow come in bursts, so the packet of the last one is tried first.
         let frame = buf.as_ref();
-        let (slot, merge_mark) = (self.recent, self.merge_mark(meta));
-        if let Some(held) = self.table.get_mut(slot)
-            && let Some(next) = fast::next(held, frame, merge_mark)
-            && held.packet.segs > 1
-            && is_checksum_right(frame, &next.layout, &meta.vnet)
-        {
-            held.append(buf, &next.join);
-            return self.appended(slot, &next.join);
-        }
-        self.receive_any(now, buf, meta)
-    }
-
-    /// A frame that may be anything.
-    fn receive_any(&mut self, now: Instant, buf: B, meta: &RxMeta) -> GroResult {
-        match self.decide(buf.as_ref(), meta) {
+        let verdict = match self.guess(frame, meta) {
+            Some(join) => Verdict::Join(self.recent, join),
+            None => self.decide(frame, meta),
+        };
+        match verdict {
             Verdict::Join(slot, join) => self.append(slot, buf, &join),
             Verdict::Hold(first) => self.hold(now, buf, meta, &first),
             Verdict::Pass => self.pass(buf, &meta.vnet),
         }
     }
 
-    /// Says what becomes of a frame, and completes what must not be overtaken by it.
+    /// Frames of one flow come in bursts, so the packet of the last one is tried first.
     #[inline(always)]
+    fn guess(&self, frame: &[u8], meta: &RxMeta) -> Option<Join> {
+        let held = self.table.get(self.recent)?;
+        if !fast::is_likely(held, frame) {
+            return None;
+        }
+        let next = fast::next(held, frame, self.merge_mark(meta))?;
+        is_checksum_right(frame, &next.layout, &meta.vnet).then_some(next.join)
+    }
+
+    /// Says what becomes of a frame, and completes what must not be overtaken by it.
+    #[inline(never)]
     fn decide(&mut self, frame: &[u8], meta: &RxMeta) -> Verdict {
         match layout::parse(frame) {
             Ok(layout) => self.decide_candidate(frame, meta, layout),
@@ -293,16 +293,18 @@ impl<B: FrameBytes> GroEngine<B> {
             return Verdict::Pass;
         };
         let home = self.home(&key, meta);
-        match self.table.find(home, &key) {
-            Some((slot, held)) => {
-                let decision = join::check(held, &joining, &self.config);
-                self.settle(&joining, meta, slot, decision)
-            }
-            None => self.decide_first(&joining, meta),
+        let Some((slot, held)) = self.table.find(home, &key) else {
+            return self.decide_first(&joining, meta);
+        };
+        if let Some(next) = fast::next(held, frame, joining.merge_mark)
+            && is_checksum_right(frame, &layout, &meta.vnet)
+        {
+            return Verdict::Join(slot, next.join);
         }
+        let decision = join::check(held, &joining, &self.config);
+        self.settle(&joining, meta, slot, decision)
     }
 
-    #[inline(always)]
     fn joining<'a>(&self, frame: &'a [u8], layout: Layout, meta: &RxMeta) -> Joining<'a> {
         Joining {
             frame,
@@ -312,7 +314,6 @@ impl<B: FrameBytes> GroEngine<B> {
     }
 
     /// Carries out what the merge rules said for a frame whose flow is held in a slot.
-    #[inline(always)]
     fn settle(
         &mut self,
         new: &Joining<'_>,
@@ -336,7 +337,7 @@ impl<B: FrameBytes> GroEngine<B> {
     }
 
     /// A candidate whose flow holds nothing: starts a packet, or passes.
-    #[inline(always)]
+    #[inline]
     fn decide_first(&mut self, new: &Joining<'_>, meta: &RxMeta) -> Verdict {
         let Joining { frame, layout, .. } = *new;
         if let Err(reason) = self.check_eligible(frame, &layout) {
@@ -398,7 +399,7 @@ impl<B: FrameBytes> GroEngine<B> {
     }
 
     /// Makes a frame a held packet; the oldest of its bucket makes room (ENG-3).
-    #[inline(always)]
+    #[inline(never)]
     fn hold(&mut self, now: Instant, buf: B, meta: &RxMeta, first: &First) -> GroResult {
         let frame = buf.as_ref();
         let layout = first.layout;
