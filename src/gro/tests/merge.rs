@@ -459,6 +459,20 @@ fn udp_without_checksum_or_to_a_tunnel_port_passes() {
         Sample::udp4().next().bytes(),
     ];
     assert_eq!(merged_bytes(&frames), [1, 1, 1]);
+    let mut rig = Rig::all();
+    for (number, frame) in Sample::udp4().stream(3).iter().enumerate() {
+        let mut frame = frame.bytes();
+        if number == 2 {
+            frame[40..42].fill(0);
+        }
+        // Not even if the host vouches for it.
+        let vouched = VnetHdr {
+            flags: F_DATA_VALID,
+            ..VnetHdr::default()
+        };
+        rig.send_as(frame, vouched);
+    }
+    assert_eq!(rig.engine.stats().bailed(Bail::UdpNoChecksum), 1);
     let mut tunnelled = Sample::udp4();
     tunnelled.destination_port = 4789;
     assert_eq!(merged(&tunnelled.stream(3)), [1, 1, 1]);
