@@ -5,24 +5,19 @@
 
 mod support;
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::strategy::ValueTree;
-use proptest::test_runner::{TestCaseResult, TestRunner};
-use support::check;
-use support::context::{Context, Delivered};
+use proptest::test_runner::TestRunner;
+use support::invariants::{Flow, Record, Recorder, Setup};
 use support::packet::{
     A, ACK, AE, B, Built, CWR, Checksum, ECE, FIN, Ip, PSH, Packet, RST, SYN, URG,
 };
-use vhost_user_gro::gro::{
-    Conflict, DropReason, FlushReason, GroConfig, GroResult, GroStats, GroTypes, HashMode,
-};
-use vhost_user_gro::napi::{NapiConfig, NapiState, OLD};
-use vhost_user_gro::time::Instant;
+use vhost_user_gro::gro::{Conflict, FlushReason, GroConfig, GroResult, GroTypes, HashMode};
+use vhost_user_gro::napi::NapiConfig;
 use vhost_user_gro::wire::RxMeta;
 
 /// Flows of a scenario: more than fit into one bucket.
@@ -31,9 +26,7 @@ const FLOWS: u8 = 12;
 /// Everything that decides what is delivered.
 #[derive(Clone, Debug)]
 struct Scenario {
-    gro: GroConfig,
-    napi: NapiConfig,
-    types: GroTypes,
+    setup: Setup,
     steps: Vec<Step>,
 }
 
@@ -172,29 +165,31 @@ fn scenario() -> impl Strategy<Value = Scenario> {
         accepts(),
         accepts(),
     );
-    (gro, napi, types, vec(step(), 1..120)).prop_map(|(gro, napi, types, steps)| Scenario {
-        gro: GroConfig {
-            gro_normal_batch: gro.0,
-            gro_max_size: gro.1,
-            gro_max_segs: gro.2,
-            hash_mode: gro.3,
-            udp_gro: gro.4,
-            ..GroConfig::default()
-        },
-        napi: NapiConfig {
-            gro_flush_timeout: Duration::from_nanos(napi.0),
-            napi_defer_hard_irqs: napi.1,
-            ..NapiConfig::default()
-        },
-        types: GroTypes {
-            csum: types.0,
-            tcp4: types.1,
-            tcp6: types.2,
-            ecn: types.3,
-            udp4: types.4,
-            udp6: types.5,
-        },
-        steps,
+    (gro, napi, types, vec(step(), 1..120)).prop_map(|(gro, napi, types, steps)| {
+        let setup = Setup {
+            gro: GroConfig {
+                gro_normal_batch: gro.0,
+                gro_max_size: gro.1,
+                gro_max_segs: gro.2,
+                hash_mode: gro.3,
+                udp_gro: gro.4,
+                ..GroConfig::default()
+            },
+            napi: NapiConfig {
+                gro_flush_timeout: Duration::from_nanos(napi.0),
+                napi_defer_hard_irqs: napi.1,
+                ..NapiConfig::default()
+            },
+            types: GroTypes {
+                csum: types.0,
+                tcp4: types.1,
+                tcp6: types.2,
+                ecn: types.3,
+                udp4: types.4,
+                udp6: types.5,
+            },
+        };
+        Scenario { setup, steps }
     })
 }
 
@@ -253,6 +248,21 @@ impl Sender {
         built
     }
 
+    /// Only the addresses of a fragment can be trusted to tell its flow.
+    fn flow(&self, odd: Odd) -> Flow {
+        let is_fragment = match self.ip {
+            Ip::V4 => odd == Odd::Fragment,
+            Ip::V6 => odd == Odd::FragmentHeader,
+        };
+        let ports = [vec![self.protocol], self.port.to_be_bytes().to_vec()].concat();
+        let mut hosts = vec![u8::from(self.ip == Ip::V6)];
+        hosts.extend(self.vlan.iter().flat_map(|id| id.to_be_bytes()));
+        Flow {
+            hosts,
+            ports: (!is_fragment).then_some(ports),
+        }
+    }
+
     fn packet(&self, len: usize, odd: Odd) -> Packet {
         let timestamps = vec![1, 1, 8, 10, 0, 0, 0, self.timestamp, 0, 0, 0, 9];
         let priority = if odd == Odd::VlanPriority { 0x6000 } else { 0 };
@@ -294,44 +304,12 @@ impl Sender {
     }
 }
 
-/// A frame that came in.
-struct Arrival {
-    event: usize,
-    time: Instant,
-    /// `None` for garbage.
-    flow: Option<u8>,
-    /// Whether only its addresses can be trusted to tell its flow.
-    is_fragment: bool,
-    built: Built,
-    verdict: GroResult,
-}
-
-/// A poll that ended.
-struct PollEnd {
-    event: usize,
-    time: Instant,
-    is_full_budget: bool,
-}
-
-/// What happened in a scenario.
-struct Record {
-    arrivals: Vec<Arrival>,
-    ends: Vec<PollEnd>,
-    delivered: Vec<Delivered>,
-    stats: GroStats,
-}
-
 /// Runs a scenario to its end: until nothing is held because the timer fired often enough.
 fn run(scenario: &Scenario) -> Result<Record, TestCaseError> {
-    let mut context = Context::new(scenario.gro, scenario.napi, scenario.types);
+    let mut recorder = Recorder::new(scenario.setup);
     let mut senders: Vec<Sender> = (0..FLOWS).map(Sender::new).collect();
-    let mut now = Instant::from_nanos(1_000_000_000);
-    let mut arrivals = Vec::new();
-    let mut ends = Vec::new();
-    let mut seen = BTreeSet::new();
     for step in &scenario.steps {
-        let event = context.event();
-        match step {
+        let done = match step {
             Step::Frame { flow, len, odd } => {
                 let sender = &mut senders[usize::from(*flow)];
                 // Packets of the host that this guest cannot take are segmented by the worker, and
@@ -341,85 +319,32 @@ fn run(scenario: &Scenario) -> Result<Record, TestCaseError> {
                     odd => *odd,
                 };
                 let built = sender.next(*len, odd);
-                let verdict = context.frame(now, built.bytes.clone(), built.meta);
-                prop_assert_ne!(verdict, GroResult::Dropped);
-                seen.insert(*flow);
-                arrivals.push(Arrival {
-                    event,
-                    time: now,
-                    flow: Some(*flow),
-                    is_fragment: is_fragment(sender, odd),
-                    built,
-                    verdict,
-                });
+                let verdict = recorder.frame(built, Some(sender.flow(odd)));
+                prop_assert_ne!(&verdict, &Ok(GroResult::Dropped));
+                verdict.map(drop)
             }
             Step::Garbage(bytes) => {
-                let verdict = context.frame(now, bytes.clone(), RxMeta::default());
-                prop_assert_eq!(verdict == GroResult::Dropped, bytes.len() < 14);
-                arrivals.push(Arrival {
-                    event,
-                    time: now,
-                    flow: None,
-                    is_fragment: false,
-                    built: garbage(bytes),
-                    verdict,
-                });
+                let verdict = recorder.frame(garbage(bytes), None);
+                let is_dropped = verdict == Ok(GroResult::Dropped);
+                prop_assert_eq!(is_dropped, bytes.len() < 14);
+                verdict.map(drop)
             }
-            Step::PollEnd | Step::BudgetEnd => {
-                let is_full_budget = matches!(step, Step::BudgetEnd);
-                if is_full_budget {
-                    context.budget_end(now);
-                } else {
-                    context.poll_end(now, 1);
-                }
-                ends.push(PollEnd {
-                    event,
-                    time: now,
-                    is_full_budget,
-                });
-            }
-            Step::Pass(nanos) => {
-                let until = now + Duration::from_nanos(*nanos);
-                fire_timers(&mut context, until, &mut ends)?;
-                now = until;
-            }
-        }
-        check_state(&context, scenario, seen.len())?;
+            Step::PollEnd => recorder.end(false),
+            Step::BudgetEnd => recorder.end(true),
+            Step::Pass(nanos) => recorder.pass(Duration::from_nanos(*nanos)),
+        };
+        done.map_err(TestCaseError::fail)?;
     }
-    // Readiness ends as well; from here on only the timer is left.
-    let end = PollEnd {
-        event: context.event(),
-        time: now,
-        is_full_budget: false,
-    };
-    context.poll_end(now, 1);
-    ends.push(end);
-    check_state(&context, scenario, seen.len())?;
-    fire_timers(&mut context, now + Duration::from_secs(3600), &mut ends)?;
-    prop_assert_eq!(context.engine().held(), 0);
-    prop_assert_eq!(context.napi().state(), NapiState::Idle);
-    Ok(Record {
-        arrivals,
-        ends,
-        stats: *context.engine().stats(),
-        delivered: context.delivered,
-    })
+    recorder.finish().map_err(TestCaseError::fail)
 }
 
 impl Scenario {
     fn takes_tcp(&self, sender: &Sender) -> bool {
         let takes_version = match sender.ip {
-            Ip::V4 => self.types.tcp4,
-            Ip::V6 => self.types.tcp6,
+            Ip::V4 => self.setup.types.tcp4,
+            Ip::V6 => self.setup.types.tcp6,
         };
-        sender.protocol == 6 && self.types.csum && takes_version
-    }
-}
-
-fn is_fragment(sender: &Sender, odd: Odd) -> bool {
-    match sender.ip {
-        Ip::V4 => odd == Odd::Fragment,
-        Ip::V6 => odd == Odd::FragmentHeader,
+        sender.protocol == 6 && self.setup.types.csum && takes_version
     }
 }
 
@@ -435,143 +360,11 @@ fn garbage(bytes: &[u8]) -> Built {
     }
 }
 
-/// Lets the timer fire at each of its times up to `until`. While a poll goes on it is ignored.
-fn fire_timers(context: &mut Context, until: Instant, ends: &mut Vec<PollEnd>) -> TestCaseResult {
-    while !context.is_owned() {
-        let Some(due) = context.napi().timer().filter(|due| *due <= until) else {
-            break;
-        };
-        let event = context.event();
-        prop_assert!(context.timer(due));
-        ends.push(PollEnd {
-            event,
-            time: due,
-            is_full_budget: false,
-        });
-    }
-    Ok(())
-}
-
-/// INV-5 and INV-6, which hold at any time.
-fn check_state(context: &Context, scenario: &Scenario, flows: usize) -> TestCaseResult {
-    let engine = context.engine();
-    let limit = if scenario.gro.hash_mode == HashMode::Zero {
-        8
-    } else {
-        64
-    };
-    prop_assert!(engine.held() <= limit);
-    prop_assert!(engine.held() <= flows, "two entries of one flow");
-    if context.is_owned() {
-        return Ok(());
-    }
-    prop_assert_eq!(engine.ready_len(), 0);
-    if let Some(created) = engine.earliest() {
-        let deadline = created + scenario.napi.gro_flush_timeout;
-        prop_assert!(context.napi().timer().is_some_and(|due| due <= deadline));
-    }
-    Ok(())
-}
-
-/// The frames of each delivered packet, as indexes of arrivals. INV-3: each arrival is in exactly
-/// one packet or was dropped and counted.
-fn origins(record: &Record) -> Result<Vec<Vec<usize>>, TestCaseError> {
-    let frames: Vec<Built> = record.arrivals.iter().map(|a| a.built.clone()).collect();
-    let origins: Result<Vec<_>, _> = check::attribute(&record.delivered, &frames)
-        .into_iter()
-        .collect();
-    let origins = origins.map_err(TestCaseError::fail)?;
-    let delivered: BTreeSet<usize> = origins.iter().flatten().copied().collect();
-    let mut dropped = 0;
-    for (i, arrival) in record.arrivals.iter().enumerate() {
-        let is_dropped = arrival.verdict == GroResult::Dropped;
-        prop_assert_eq!(delivered.contains(&i), !is_dropped, "arrival {}", i);
-        dropped += u64::from(is_dropped);
-    }
-    let counted = DropReason::ALL
-        .iter()
-        .map(|reason| record.stats.dropped(*reason));
-    prop_assert_eq!(counted.sum::<u64>(), dropped);
-    Ok(origins)
-}
-
-/// INV-1: frames of one flow are delivered in the order of their arrival, fragments in order with
-/// everything between their two hosts.
-fn check_order(record: &Record, origins: &[Vec<usize>]) -> TestCaseResult {
-    let order: Vec<usize> = origins.iter().flatten().copied().collect();
-    for (place, &later) in order.iter().enumerate() {
-        for &earlier in &order[..place] {
-            let (first, second) = (&record.arrivals[earlier], &record.arrivals[later]);
-            prop_assert!(
-                earlier < later || !are_ordered(first, second),
-                "arrival {} overtook {}",
-                earlier,
-                later
-            );
-        }
-    }
-    Ok(())
-}
-
-fn are_ordered(a: &Arrival, b: &Arrival) -> bool {
-    let (Some(flow_a), Some(flow_b)) = (a.flow, b.flow) else {
-        return false;
-    };
-    let hosts = |flow: u8| {
-        let sender = Sender::new(flow);
-        (sender.ip, sender.vlan)
-    };
-    let same_hosts = hosts(flow_a) == hosts(flow_b);
-    flow_a == flow_b || (same_hosts && (a.is_fragment || b.is_fragment))
-}
-
-/// INV-2: no poll that should have taken a packet along ends without it, and what is in the list
-/// leaves with the next poll end.
-fn check_time(record: &Record, scenario: &Scenario, origins: &[Vec<usize>]) -> TestCaseResult {
-    for (packet, from) in record.delivered.iter().zip(origins) {
-        let first = &record.arrivals[from[0]];
-        let held_through = record.ends.iter();
-        let held_through =
-            held_through.filter(|end| first.event < end.event && end.event < packet.at);
-        for end in held_through {
-            let age = end.time - first.time;
-            let limit = if end.is_full_budget {
-                OLD
-            } else {
-                scenario.napi.gro_flush_timeout
-            };
-            prop_assert!(age < limit, "held for {:?} at event {}", age, end.event);
-        }
-        let next_end = record.ends.iter().find(|end| end.event >= packet.at);
-        prop_assert!(next_end.is_none_or(|end| packet.handed_over <= end.event));
-    }
-    Ok(())
-}
-
-/// INV-4 and INV-7 to INV-10 for each packet, and the limits that were set.
-fn check_packets(record: &Record, scenario: &Scenario, origins: &[Vec<usize>]) -> TestCaseResult {
-    for (packet, from) in record.delivered.iter().zip(origins) {
-        let frames: Vec<&Built> = from.iter().map(|&i| &record.arrivals[i].built).collect();
-        let was_held = record.arrivals[from[0]].verdict == GroResult::Held;
-        check::check(packet, &frames, scenario.types, was_held)
-            .map_err(|fault| TestCaseError::fail(format!("arrivals {from:?}: {fault}")))?;
-        if let [first, _, ..] = frames.as_slice() {
-            let size = packet.bytes.len() - 14;
-            prop_assert!(u32::try_from(size).is_ok_and(|size| size <= scenario.gro.gro_max_size));
-            prop_assert!(first.protocol == 17 || packet.segs <= scenario.gro.gro_max_segs);
-        }
-    }
-    Ok(())
-}
-
 proptest! {
     #[test]
     fn invariants_hold_for_any_traffic(scenario in scenario()) {
         let record = run(&scenario)?;
-        let origins = origins(&record)?;
-        check_order(&record, &origins)?;
-        check_time(&record, &scenario, &origins)?;
-        check_packets(&record, &scenario, &origins)?;
+        record.check().map_err(TestCaseError::fail)?;
         // INV-11: nothing depends on addresses in memory or the time of day.
         prop_assert_eq!(run(&scenario)?.delivered, record.delivered);
     }

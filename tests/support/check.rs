@@ -1,5 +1,6 @@
 //! Which frames a delivered packet was made of, and whether it is what the rules want.
 
+use etherparse::checksum::Sum16BitWords;
 use vhost_user_gro::gro::GroTypes;
 use vhost_user_gro::wire::VnetHdr;
 use vhost_user_gro::wire::vnet_hdr::{
@@ -88,7 +89,10 @@ pub fn check(
     types: GroTypes,
     was_held: bool,
 ) -> Result<(), String> {
-    guest_takes(&packet.vnet, &packet.bytes)?;
+    let is_from_host = matches!(from, [only] if only.meta.vnet.gso_type != GSO_NONE);
+    // Older guests take 64, and so ours have no more; what the host merged is passed on.
+    let datagrams = if is_from_host { 128 } else { 64 };
+    guest_takes(&packet.vnet, &packet.bytes, datagrams)?;
     is_negotiated(&packet.vnet, types)?;
     match from {
         [] => Err("it comes from no input".into()),
@@ -98,7 +102,7 @@ pub fn check(
 }
 
 /// What a Linux guest drops or takes for something else (section 7.4).
-fn guest_takes(vnet: &VnetHdr, bytes: &[u8]) -> Result<(), String> {
+fn guest_takes(vnet: &VnetHdr, bytes: &[u8], datagrams: usize) -> Result<(), String> {
     let refuse = |what: &str| Err(format!("the guest refuses it: {what}: {vnet:?}"));
     if vnet.flags & F_NEEDS_CSUM != 0 {
         let field = usize::from(vnet.csum_start) + usize::from(vnet.csum_offset);
@@ -134,8 +138,8 @@ fn guest_takes(vnet: &VnetHdr, bytes: &[u8]) -> Result<(), String> {
     if payload <= gso_size {
         return refuse("no more payload than gso_size");
     }
-    if kind == GSO_UDP_L4 && payload > gso_size * 64 {
-        return refuse("more than 64 datagrams");
+    if kind == GSO_UDP_L4 && payload > gso_size * datagrams {
+        return refuse("too many datagrams");
     }
     Ok(())
 }
@@ -168,28 +172,27 @@ fn check_unmerged(
         num_buffers: packet.vnet.num_buffers,
         ..VnetHdr::default()
     };
-    let is_unchanged = packet.bytes == input.bytes;
-    if host.flags & F_NEEDS_CSUM != 0 {
-        if types.csum {
-            right = VnetHdr {
-                num_buffers: right.num_buffers,
-                ..host
-            };
-        } else if is_unchanged || !has_right_checksum(&packet.bytes) {
-            return Err("its partial checksum was not completed".into());
-        }
-        if types.csum && !is_unchanged {
-            return Err("its bytes were changed".into());
-        }
-    } else {
-        if !is_unchanged {
-            return Err("its bytes were changed".into());
-        }
-        let may_be_valid = host.flags & F_DATA_VALID != 0 || has_right_checksum(&packet.bytes);
+    let mut bytes = input.bytes.clone();
+    if host.flags & F_NEEDS_CSUM == 0 {
+        let may_be_valid = host.flags & F_DATA_VALID != 0 || has_right_checksum(&bytes);
         let says_valid = packet.vnet.flags == F_DATA_VALID;
         if types.csum && may_be_valid && (was_held || says_valid) {
             right.flags = F_DATA_VALID;
         }
+    } else if types.csum {
+        right.flags = F_NEEDS_CSUM;
+        right.csum_start = host.csum_start;
+        right.csum_offset = host.csum_offset;
+        if is_host_packet(input) {
+            right.gso_type = host.gso_type;
+            right.gso_size = host.gso_size;
+            right.hdr_len = u16::try_from(input.payload).expect("headers are small");
+        }
+    } else {
+        complete_checksum(&mut bytes, &host);
+    }
+    if packet.bytes != bytes {
+        return Err("its bytes are not what they should be".into());
     }
     if packet.vnet != right {
         return Err(format!(
@@ -198,14 +201,34 @@ fn check_unmerged(
         ));
     }
     let payload = u32::try_from(input.payload_len).expect("a frame is small");
-    let segs = match host.gso_size {
-        0 => 1,
-        gso_size => payload.div_ceil(gso_size.into()),
+    let segs = if is_host_packet(input) {
+        payload.div_ceil(host.gso_size.into())
+    } else {
+        1
     };
     if packet.segs != segs {
         return Err(format!("{} segments, not {segs}", packet.segs));
     }
     Ok(())
+}
+
+/// Whether the host merged this frame. With no more payload than `gso_size` it takes the form of
+/// a merged packet, but is none.
+fn is_host_packet(input: &Built) -> bool {
+    let host = input.meta.vnet;
+    host.gso_type != GSO_NONE && input.payload_len > usize::from(host.gso_size)
+}
+
+/// What becomes of a partial checksum that the guest does not take (rule TX-8).
+fn complete_checksum(bytes: &mut [u8], host: &VnetHdr) {
+    let start = usize::from(host.csum_start);
+    let field = start + usize::from(host.csum_offset);
+    let sum = Sum16BitWords::new().add_slice(&bytes[start..]);
+    let checksum = match sum.ones_complement().to_be() {
+        0 if host.csum_offset == 6 => 0xffff,
+        checksum => checksum,
+    };
+    bytes[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
 }
 
 /// A packet made of several frames: its header says so, and cut apart it gives them back.

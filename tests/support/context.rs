@@ -2,6 +2,7 @@
 //! an invented clock.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use vhost_user_gro::gro::{FlushReason, GroConfig, GroEngine, GroResult, GroTypes};
 use vhost_user_gro::napi::{FlushPlan, Napi, NapiConfig, NapiState, Poll};
@@ -14,6 +15,11 @@ pub struct Delivered {
     pub vnet: VnetHdr,
     pub bytes: Vec<u8>,
     pub segs: u32,
+    /// Whether the guest does not take it as it is, and the worker must cut it.
+    pub needs_segmentation: bool,
+    /// Which of the frames it was made of, counted from 0 in the order of their arrival. Known by
+    /// where the bytes lie, so that frames that look alike are not taken for each other.
+    pub from: Vec<usize>,
     /// Number of the event during which it entered the receive list.
     pub at: usize,
     /// Number of the event during which it was handed over.
@@ -28,6 +34,8 @@ pub struct Context {
     napi: Napi,
     poll: Option<Poll>,
     event: usize,
+    /// Where the bytes of each frame lie, in the order of their arrival.
+    frames: Vec<Range<usize>>,
     /// Events during which the packets in the receive list entered it.
     entered: VecDeque<usize>,
     pub delivered: Vec<Delivered>,
@@ -44,6 +52,7 @@ impl Context {
             napi: Napi::new(napi),
             poll: None,
             event: 0,
+            frames: Vec::new(),
             entered: VecDeque::new(),
             delivered: Vec::new(),
             batches: Vec::new(),
@@ -71,6 +80,7 @@ impl Context {
     /// A frame is read, in a poll that is begun if none is going on.
     pub fn frame(&mut self, now: Instant, bytes: Vec<u8>, meta: RxMeta) -> GroResult {
         self.begin();
+        self.frames.push(place(&bytes));
         let result = self.engine.receive(now, bytes, meta);
         self.note_entered();
         if self.engine.should_hand_over() {
@@ -148,12 +158,15 @@ impl Context {
     fn hand_over(&mut self) {
         let before = self.delivered.len();
         while let Some(packet) = self.engine.pop() {
-            let bytes: Vec<u8> = packet.slices().flatten().copied().collect();
+            let bytes = packet.slices().collect::<Vec<_>>().concat();
+            let from = packet.slices().map(|slice| self.arrival_of(slice));
             assert_eq!(bytes.len(), packet.frame_len());
             self.delivered.push(Delivered {
                 vnet: packet.vnet,
                 bytes,
                 segs: packet.segs(),
+                needs_segmentation: packet.needs_segmentation(),
+                from: from.collect(),
                 at: self.entered.pop_front().expect("noted when it entered"),
                 handed_over: self.event,
             });
@@ -164,4 +177,19 @@ impl Context {
             self.batches.push(self.delivered.len() - before);
         }
     }
+
+    /// The frame that these bytes are a part of: of all that lay there, the last one.
+    fn arrival_of(&self, slice: &[u8]) -> usize {
+        let part = place(slice);
+        let is_within = |frame: &Range<usize>| frame.start <= part.start && part.end <= frame.end;
+        self.frames
+            .iter()
+            .rposition(is_within)
+            .expect("is a part of a frame")
+    }
+}
+
+fn place(bytes: &[u8]) -> Range<usize> {
+    let start = bytes.as_ptr().addr();
+    start..start + bytes.len()
 }

@@ -106,7 +106,8 @@ impl Headers {
 pub fn has_right_checksum(bytes: &[u8]) -> bool {
     Headers::of(bytes).is_ok_and(|headers| {
         let field = word(bytes, headers.l4 + headers.csum_offset());
-        field == headers.checksum(bytes) || (headers.is_tcp && !field == 0)
+        let right = headers.checksum(bytes);
+        field == right || (headers.is_tcp && (field, right) == (0xffff, 0))
     })
 }
 

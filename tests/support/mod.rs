@@ -11,4 +11,5 @@ pub mod case;
 pub mod check;
 pub mod context;
 pub mod cut;
+pub mod invariants;
 pub mod packet;
