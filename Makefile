@@ -3,8 +3,9 @@
 
 CARGO ?= cargo
 ARGS ?=
+SECONDS ?= 60
 
-.PHONY: all demo test check
+.PHONY: all demo test check fuzz mutants
 
 all:
 	$(CARGO) build --release
@@ -25,3 +26,12 @@ check:
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets --test qemu -- -D warnings
 	$(CARGO) check --lib --no-default-features
+
+# Each fuzz target for SECONDS, one after the other; needs a C++ compiler, no nightly toolchain.
+fuzz:
+	./fuzz/run.sh $(SECONDS)
+
+# A mutant of each rule of engine and segmentation, which a test must kill; hours. ARGS="--shard 0/8"
+# does a part.
+mutants:
+	./tests/mutants.sh $(ARGS)
