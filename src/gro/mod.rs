@@ -16,15 +16,19 @@
 //! is the business of `napi`. The receive list is bounded by the caller's frame pool.
 //!
 //! # Files
-//! `flow` identifies, `table` stores, `network`, `tcp` and `udp` hold one function per merge rule,
-//! `join` applies them in order, `complete` writes the result, `stats` names every reason.
+//! `decide` finds the verdict, this file carries it out. `flow` identifies, `table` stores,
+//! `network`, `tcp` and `udp` hold one function per merge rule, `join` applies them in order;
+//! `fast` and `alike` say yes to the plain case in few instructions. `host` takes what the host
+//! had merged, `complete` writes the last fields, `stats` names every reason.
 
 mod alike;
 mod complete;
 mod config;
+mod decide;
 mod fast;
 mod flow;
 mod headers;
+mod host;
 mod join;
 mod network;
 mod packet;
@@ -41,29 +45,24 @@ use core::time::Duration;
 
 use crate::time::Instant;
 use crate::wire::ipv4::Ipv4;
-use crate::wire::layout::{self, Known, Unfit};
-use crate::wire::tcp::Tcp;
-use crate::wire::udp::Udp;
-use crate::wire::vnet_hdr::{F_DATA_VALID, F_NEEDS_CSUM, GSO_ECN, GSO_NONE};
-use crate::wire::{GsoLayout, Layout, Network, RxMeta, Transport, VnetHdr, checksum, ethernet};
+use crate::wire::vnet_hdr::GSO_NONE;
+use crate::wire::{Network, RxMeta, VnetHdr, ethernet};
 
 pub use config::{GroConfig, GroTypes, HashMode, PortSet};
 pub use packet::{FrameBytes, GroPacket};
 pub use stats::{Bail, Conflict, DropReason, FlushReason, GroStats};
 
 use config::Kinds;
-use flow::{AddressPair, FlowKey};
-use join::{Join, Joining};
+use decide::{First, Verdict};
+use flow::FlowKey;
+use join::Join;
 use packet::{HeldPacket, Room};
-use table::{BUCKETS, Home, PER_BUCKET, Slot, Table};
+use table::{BUCKETS, PER_BUCKET, Slot, Table};
 
 /// Frame lists that are kept for reuse: those of a full table, and as many on their way.
 const SPARE_LISTS: usize = 2 * BUCKETS * PER_BUCKET;
 /// Room of a fresh frame list: a packet of 1448-byte segments has 45.
 const FRAMES: usize = 48;
-/// Most datagrams of one packet that any Linux guest takes (section 7.4).
-const MAX_HOST_DATAGRAMS: u32 = 128;
-
 /// What became of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroResult {
@@ -75,20 +74,6 @@ pub enum GroResult {
     Normal,
     /// It was thrown away and counted, because its source must not send such a frame.
     Dropped,
-}
-
-/// What becomes of a frame.
-enum Verdict {
-    Join(Slot, Join),
-    Hold(First),
-    Pass,
-}
-
-/// What the first frame of a packet starts it with.
-struct First {
-    layout: Layout,
-    /// TCP sequence number behind its payload.
-    next_seq: u32,
 }
 
 /// Coalesces the frames of one receive queue. Never shared, no locks.
@@ -264,115 +249,6 @@ impl<B: FrameBytes> GroEngine<B> {
         }
     }
 
-    /// Frames of one flow come in bursts, so the packet of the last one is tried first.
-    #[inline(always)]
-    fn guess(&self, frame: &[u8], meta: &RxMeta) -> Option<Join> {
-        let held = self.table.get(self.recent)?;
-        if !fast::is_likely(held, frame) {
-            return None;
-        }
-        let next = fast::next(held, frame, self.merge_mark(meta))?;
-        is_checksum_right(frame, &next.layout, &meta.vnet).then_some(next.join)
-    }
-
-    /// Says what becomes of a frame, and completes what must not be overtaken by it.
-    #[inline(never)]
-    fn decide(&mut self, frame: &[u8], meta: &RxMeta) -> Verdict {
-        match layout::parse(frame) {
-            Ok(layout) => self.decide_candidate(frame, meta, layout),
-            Err(unfit) => self.decide_unfit(frame, meta, unfit),
-        }
-    }
-
-    /// A sound TCP or UDP frame: joins, waits or passes.
-    #[inline(always)]
-    fn decide_candidate(&mut self, frame: &[u8], meta: &RxMeta, layout: Layout) -> Verdict {
-        let joining = self.joining(frame, layout, meta);
-        let Some(key) = FlowKey::read(frame, &layout) else {
-            // The buffer shows other bytes than the parser saw.
-            return Verdict::Pass;
-        };
-        let home = self.home(&key, meta);
-        let Some((slot, held)) = self.table.find(home, &key) else {
-            return self.decide_first(&joining, meta);
-        };
-        if let Some(next) = fast::next(held, frame, joining.merge_mark)
-            && is_checksum_right(frame, &layout, &meta.vnet)
-        {
-            return Verdict::Join(slot, next.join);
-        }
-        let decision = join::check(held, &joining, &self.config);
-        self.settle(&joining, meta, slot, decision)
-    }
-
-    fn joining<'a>(&self, frame: &'a [u8], layout: Layout, meta: &RxMeta) -> Joining<'a> {
-        Joining {
-            frame,
-            layout,
-            merge_mark: self.merge_mark(meta),
-        }
-    }
-
-    /// Carries out what the merge rules said for a frame whose flow is held in a slot.
-    fn settle(
-        &mut self,
-        new: &Joining<'_>,
-        meta: &RxMeta,
-        slot: Slot,
-        decision: Result<Join, Conflict>,
-    ) -> Verdict {
-        if let Err(reason) = self.check_eligible(new.frame, &new.layout) {
-            return self.bail(reason, Some(slot));
-        }
-        match decision {
-            Ok(join) if is_checksum_right(new.frame, &new.layout, &meta.vnet) => {
-                Verdict::Join(slot, join)
-            }
-            Ok(_) => self.bail(Bail::Checksum, Some(slot)),
-            Err(conflict) => {
-                self.complete(slot, FlushReason::Conflict(conflict));
-                self.decide_first(new, meta)
-            }
-        }
-    }
-
-    /// A candidate whose flow holds nothing: starts a packet, or passes.
-    #[inline]
-    fn decide_first(&mut self, new: &Joining<'_>, meta: &RxMeta) -> Verdict {
-        let Joining { frame, layout, .. } = *new;
-        if let Err(reason) = self.check_eligible(frame, &layout) {
-            return self.bail(reason, None);
-        }
-        let next_seq = match layout.transport {
-            Transport::Tcp => match Tcp::at(frame, usize::from(layout.l4)) {
-                Some(tcp) if tcp::may_be_held(tcp, layout.payload_len) => {
-                    tcp.seq().wrapping_add(layout.payload_len)
-                }
-                _ => return Verdict::Pass,
-            },
-            Transport::Udp => 0,
-        };
-        if !is_checksum_right(frame, &layout, &meta.vnet) {
-            return self.bail(Bail::Checksum, None);
-        }
-        Verdict::Hold(First { layout, next_seq })
-    }
-
-    /// Gates that need more than the layout: features, UDP switch, ports and checksum field.
-    #[inline]
-    fn check_eligible(&self, frame: &[u8], layout: &Layout) -> Result<(), Bail> {
-        if !self.kinds.contains(layout.network, layout.transport) {
-            return Err(Bail::NotNegotiated);
-        }
-        match layout.transport {
-            Transport::Tcp => Ok(()),
-            Transport::Udp => {
-                let udp = Udp::at(frame, usize::from(layout.l4)).ok_or(Bail::UdpNoChecksum)?;
-                udp::check_eligible(udp, &self.config.udp_exclude_ports)
-            }
-        }
-    }
-
     /// Adds a frame to a held packet.
     #[inline(always)]
     fn append(&mut self, slot: Slot, buf: B, join: &Join) -> GroResult {
@@ -385,11 +261,6 @@ impl<B: FrameBytes> GroEngine<B> {
             }
             held.append(buf, join);
         }
-        self.appended(slot, join)
-    }
-
-    #[inline(always)]
-    fn appended(&mut self, slot: Slot, join: &Join) -> GroResult {
         self.stats.merged += 1;
         self.recent = slot;
         if join.closes != 0 {
@@ -434,92 +305,6 @@ impl<B: FrameBytes> GroEngine<B> {
         self.recent = self.table.insert(home, held);
         self.stats.held += 1;
         GroResult::Held
-    }
-
-    /// A frame that cannot take part: what is held of its flow, as far as known, goes first
-    /// (ORD-2).
-    fn decide_unfit(&mut self, frame: &[u8], meta: &RxMeta, unfit: Unfit) -> Verdict {
-        self.stats.count_bail(Bail::Malformed(unfit.reason));
-        if unfit.known == Known::Nothing {
-            self.stats.bypassed += 1;
-        }
-        self.complete_known(frame, meta, unfit.known);
-        Verdict::Pass
-    }
-
-    /// A candidate that is turned away; `found` is what is held of its flow.
-    #[cold]
-    fn bail(&mut self, reason: Bail, found: Option<Slot>) -> Verdict {
-        self.stats.count_bail(reason);
-        if let Some(slot) = found {
-            self.complete(slot, FlushReason::Order);
-        }
-        Verdict::Pass
-    }
-
-    /// Completes everything held that a frame must not overtake.
-    fn complete_known(&mut self, frame: &[u8], meta: &RxMeta, known: Known) {
-        match known {
-            Known::Nothing => {}
-            Known::Addresses { network, l3 } => {
-                let Some(pair) = AddressPair::read(frame, network, l3) else {
-                    return;
-                };
-                while let Some(slot) = self.table.find_between(&pair) {
-                    self.complete(slot, FlushReason::Order);
-                }
-            }
-            Known::Flow(layout) => {
-                let Some(key) = FlowKey::read(frame, &layout) else {
-                    return;
-                };
-                if let Some((slot, _)) = self.table.find(self.home(&key, meta), &key) {
-                    self.complete(slot, FlushReason::Order);
-                }
-            }
-        }
-    }
-
-    /// A frame that the host had merged: never merged further, but it keeps its place (IN-3).
-    #[cold]
-    fn receive_gso(&mut self, now: Instant, mut buf: B, mut meta: RxMeta) -> GroResult {
-        let frame = buf.as_mut();
-        let parsed = layout::parse(frame);
-        if let Ok(layout) = parsed {
-            make_checksum_partial(frame, &layout, &mut meta.vnet);
-        }
-        let Ok(gso) = GsoLayout::parse(frame, frame.len(), &meta.vnet) else {
-            return self.refuse(DropReason::GsoHeader);
-        };
-        if gso.segs < 2 {
-            // Guests take it for a plain frame as well (section 7.4).
-            meta.vnet.gso_type = GSO_NONE;
-            return self.receive_plain(now, buf, &meta);
-        }
-        self.stats.host_gso += 1;
-        let known = match parsed {
-            Ok(layout) => Known::Flow(layout),
-            Err(unfit) => unfit.known,
-        };
-        if self.has_held() {
-            self.complete_known(buf.as_ref(), &meta, known);
-        }
-        let mut packet = GroPacket::of(buf, host_gso_header(&meta.vnet, &gso));
-        packet.segs = gso.segs;
-        packet.needs_segmentation = !self.accepts_host_gso(&meta.vnet, &gso);
-        self.stats.normal += 1;
-        self.list(packet);
-        GroResult::Normal
-    }
-
-    /// Whether the guest takes a packet that the host merged.
-    fn accepts_host_gso(&self, vnet: &VnetHdr, gso: &GsoLayout) -> bool {
-        let layout = &gso.layout;
-        let is_ecn = vnet.gso_type & GSO_ECN != 0;
-        let is_long_udp = layout.transport == Transport::Udp && gso.segs > MAX_HOST_DATAGRAMS;
-        self.types.accepts(layout.network, layout.transport)
-            && (!is_ecn || self.types.ecn)
-            && !is_long_udp
     }
 
     /// Puts a frame into the list as it is.
@@ -588,74 +373,10 @@ impl<B: FrameBytes> GroEngine<B> {
         self.batch = self.batch.saturating_add(packet.segs);
         self.ready.push_back(packet);
     }
-
-    /// ENG-2.
-    #[inline(always)]
-    fn home(&self, key: &FlowKey, meta: &RxMeta) -> Home {
-        let hash = key.hash();
-        let bucket = match self.config.hash_mode {
-            HashMode::Flow => hash,
-            HashMode::Zero => 0,
-            HashMode::Given => meta.merge_mark,
-        };
-        Home::new(bucket, hash)
-    }
-
-    /// The mark as a merge condition (META-1).
-    #[inline]
-    const fn merge_mark(&self, meta: &RxMeta) -> u64 {
-        match self.config.hash_mode {
-            HashMode::Given => 0,
-            HashMode::Flow | HashMode::Zero => meta.merge_mark,
-        }
-    }
 }
 
 /// Bytes of a frame of `len` behind its Ethernet header without tags.
 #[inline]
 const fn ethernet_len(len: usize) -> usize {
     len.saturating_sub(ethernet::HEADER_LEN)
-}
-
-/// IN-1, IN-2: whether the host vouches for the transport checksum, or it proves right.
-#[inline(always)]
-fn is_checksum_right(frame: &[u8], layout: &Layout, host: &VnetHdr) -> bool {
-    if host.flags & (F_NEEDS_CSUM | F_DATA_VALID) == F_DATA_VALID {
-        return true;
-    }
-    if host.flags & F_NEEDS_CSUM != 0 {
-        return host.csum_start == layout.l4
-            && host.csum_offset == layout.transport.checksum_offset();
-    }
-    checksum::is_transport_right(frame, layout)
-}
-
-/// A host that merged a packet may vouch for its checksum instead of leaving it partial; the guest
-/// needs the partial form with every segmentation type (OUT-2).
-fn make_checksum_partial(frame: &mut [u8], layout: &Layout, vnet: &mut VnetHdr) {
-    if vnet.flags & (F_NEEDS_CSUM | F_DATA_VALID) != F_DATA_VALID {
-        return;
-    }
-    let l4 = usize::from(layout.l4);
-    let Ok(l4_len) = u32::try_from(frame.len() - l4) else {
-        return;
-    };
-    let partial = checksum::pseudo_header(frame, layout, l4_len).fold();
-    let field = l4 + usize::from(layout.transport.checksum_offset());
-    if let Some(field) = crate::wire::array_at_mut::<2>(frame, field) {
-        *field = partial.to_be_bytes();
-        vnet.flags = F_NEEDS_CSUM;
-        vnet.csum_start = layout.l4;
-        vnet.csum_offset = layout.transport.checksum_offset();
-    }
-}
-
-/// The host's header with the header length made exact (OUT-3) and unknown flags taken out.
-fn host_gso_header(vnet: &VnetHdr, gso: &GsoLayout) -> VnetHdr {
-    VnetHdr {
-        flags: F_NEEDS_CSUM,
-        hdr_len: gso.layout.payload,
-        num_buffers: 0,
-        ..*vnet
-    }
 }
