@@ -17,8 +17,8 @@ use crate::support::invariants::{Flow, Record, Recorder, Setup};
 use crate::support::packet::{Built, Checksum};
 
 /// Most frames, and most bytes of them, in one input, so that runs stay short.
-const MAX_FRAMES: usize = 200;
-const MAX_BYTES: usize = 1 << 18;
+const MAX_FRAMES: usize = 100;
+const MAX_BYTES: usize = 1 << 17;
 
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
