@@ -345,7 +345,7 @@ fn advance(bytes: &mut [u8]) {
 }
 
 /// Gives a frame another length of payload, as far as its length fields allow.
-fn set_payload_len(bytes: &mut Vec<u8>, len: usize) {
+pub fn set_payload_len(bytes: &mut Vec<u8>, len: usize) {
     let Ok(headers) = Headers::of(bytes) else {
         return;
     };

@@ -1,7 +1,7 @@
 //! The virtio-net header with a frame from the guest, through the transmit queue and, for an
 //! uplink without offloads, through segmentation.
 //!
-//! Input: features (byte), cut (word), filler (word), header (12 bytes), then the frame, which is
+//! Input: features and a switch (byte), cut (word), filler (word), header (12 bytes), then the frame, which is
 //! continued by that many bytes more.
 
 use std::iter;
@@ -20,11 +20,14 @@ use vhost_user_gro::wire::vnet_hdr::{
 };
 
 use super::driver_model::{DESC, Driver};
+use super::engine::set_payload_len;
 use super::input::Input;
 use crate::support::cut::{Headers, cut};
 
 /// Entries of the ring.
 const SIZE: u16 = 64;
+/// Bit of the first byte: the length fields of a frame with a filler stay as they are.
+const LYING: u8 = 0x40;
 /// Features that a bit of the input takes away, lowest first.
 const OPTIONAL: [Features; 6] = [
     Features::CSUM,
@@ -42,8 +45,7 @@ pub fn run(bytes: &[u8]) {
         return;
     };
     let features = features(without);
-    let mut chain = input.rest().to_vec();
-    chain.extend(iter::repeat_n(0x5a, filler.into()));
+    let chain = chain(input, filler.into(), without & LYING == 0);
 
     let mut driver = Driver::new(SIZE, 0);
     let mut tx = queue(&driver, features);
@@ -67,6 +69,20 @@ pub fn run(bytes: &[u8]) {
     let used = driver.collect_all();
     assert!(used.len() == 2 && used.iter().all(|chain| chain.len == 0));
     assert_eq!(tx.stats().frames + tx.stats().drops.total(), 2);
+}
+
+/// Header and frame, continued by `filler` bytes.
+fn chain(mut input: Input<'_>, filler: usize, is_lengthened: bool) -> Vec<u8> {
+    let header = input.take(VNET_HDR_LEN);
+    let mut frame = input.rest().to_vec();
+    match Headers::of(&frame) {
+        Ok(headers) if is_lengthened => {
+            let payload = frame.len() - headers.payload;
+            set_payload_len(&mut frame, payload + filler);
+        }
+        _ => frame.extend(iter::repeat_n(0x5a, filler)),
+    }
+    [header, &frame].concat()
 }
 
 /// The features of a guest that acked all but those whose bits are set.
