@@ -140,7 +140,7 @@ struct Walker<'a> {
     map: &'a GuestMap,
     direction: Direction,
     extents: &'a mut Vec<Extent>,
-    /// Buffers that may still come.
+    /// Buffers and parts of buffers that may still come.
     left: usize,
     bytes: u64,
 }
@@ -200,7 +200,7 @@ impl Walker<'_> {
     }
 
     fn buffer(&mut self, descriptor: &Descriptor) -> Result<(), ChainFault> {
-        self.left = self.left.checked_sub(1).ok_or(ChainFault::TooLong)?;
+        self.count_one()?;
         let is_writable = descriptor.flags & WRITE != 0;
         if is_writable != (self.direction == Direction::Writable) {
             return Err(ChainFault::Direction);
@@ -213,8 +213,17 @@ impl Walker<'_> {
             self.extents.push(Extent { addr, len });
             addr = addr.checked_add(len as u64).ok_or(outside)?;
             left -= len;
+            if left > 0 {
+                // A buffer over hundreds of regions must not cost more than as many buffers.
+                self.count_one()?;
+            }
         }
         self.bytes += u64::from(descriptor.len);
+        Ok(())
+    }
+
+    fn count_one(&mut self) -> Result<(), ChainFault> {
+        self.left = self.left.checked_sub(1).ok_or(ChainFault::TooLong)?;
         Ok(())
     }
 }
@@ -405,6 +414,27 @@ mod tests {
         let ring = rig::ring(&driver, rig::all_features());
         let result = walk(&ring, 0, Direction::Readable, &mut Vec::new());
         assert_eq!(result.err(), wrong);
+    }
+
+    #[test]
+    fn f44_parts_in_many_regions_count_like_buffers() {
+        const FAR: u64 = 1 << 32;
+        const REGIONS: u16 = 64;
+        let regions: Vec<_> = (0..u64::from(REGIONS))
+            .map(|at| (FAR + at * 0x1000, 0x1000))
+            .collect();
+        let driver = Driver::with_regions(64, 0, &regions);
+        let all = u32::from(REGIONS) * 0x1000;
+        let fits = u16::try_from(CHAIN_MAX).unwrap() / REGIONS;
+        for (buffers, result) in [(fits, Ok(fits)), (fits + 1, Err(ChainFault::TooLong))] {
+            for index in 0..buffers {
+                let next = if index + 1 < buffers { N } else { 0 };
+                driver.write_desc(index, desc(FAR, all, W | next, index + 1));
+            }
+            let ring = rig::ring(&driver, rig::all_features());
+            let walked = walk(&ring, 0, RX, &mut Vec::new());
+            assert_eq!(walked.map(|chain| chain.descriptors), result);
+        }
     }
 
     #[test]

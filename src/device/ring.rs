@@ -63,8 +63,8 @@ pub enum RingFault {
 /// What broke a running ring; it is not served until it is set up anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueFault {
-    /// The guest claims more new buffers than the ring has entries.
-    #[error("available index {avail} is more than the ring size ahead of {position}")]
+    /// The guest claims more new buffers than the ring has entries, or takes some back.
+    #[error("available index {avail} is behind {position} or more than the ring size ahead")]
     AvailIndex {
         /// What the guest wrote.
         avail: u16,
@@ -149,19 +149,20 @@ impl SplitRing {
     /// Reads the available index and says how many entries wait.
     ///
     /// # Errors
-    /// The index is more than the ring size ahead.
+    /// The index is more than the ring size ahead, or behind what was taken already.
     pub fn available(&mut self) -> Result<u16, QueueFault> {
         let avail = self.area.avail_idx();
-        let waiting = avail.wrapping_sub(self.next_avail);
         // Entries that were taken but not used yet can not have come back, so they count too.
-        if avail.wrapping_sub(self.next_used) > self.size() {
+        let ahead = avail.wrapping_sub(self.next_used);
+        let taken = self.next_avail.wrapping_sub(self.next_used);
+        if ahead > self.size() || ahead < taken {
             return Err(QueueFault::AvailIndex {
                 avail,
                 position: self.next_avail,
             });
         }
         self.avail_seen = avail;
-        Ok(waiting)
+        Ok(ahead - taken)
     }
 
     /// Takes the next entry: the head of a descriptor chain, below the ring size.
@@ -432,6 +433,20 @@ mod tests {
         post(&mut driver, 4);
         take_all(&mut ring);
         driver.set_avail_idx(5);
+        assert!(ring.available().is_err());
+    }
+
+    #[test]
+    fn f46_entries_taken_can_not_be_taken_back() {
+        let mut driver = Driver::new(4, 0);
+        let mut ring = rig::ring(&driver, PLAIN);
+        post(&mut driver, 3);
+        assert_eq!(ring.available(), Ok(3));
+        ring.pop().unwrap();
+        ring.pop().unwrap();
+        driver.set_avail_idx(2);
+        assert_eq!(ring.available(), Ok(0));
+        driver.set_avail_idx(1);
         assert!(ring.available().is_err());
     }
 

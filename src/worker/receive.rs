@@ -26,6 +26,9 @@ use crate::uplink::{Frame, FramePool, RecvEnd, RecvError, RxFrame};
 /// works fills its ring faster; for one that never fills it the packet is cut into its segments.
 const PATIENCE: Duration = Duration::from_millis(10);
 
+/// How often a hand-over looks for buffers that came while it asked for a kick.
+const FILLS: usize = 16;
+
 /// The receive half of a queue pair.
 pub(super) struct Receive {
     pool: FramePool,
@@ -262,7 +265,7 @@ impl Receive {
 
     /// Fills and publishes until the list is empty or the guest has promised a kick.
     fn fill(&mut self, now: Instant, queue: &mut RxQueue) -> Result<(), QueueFault> {
-        loop {
+        for _ in 0..FILLS {
             let is_done = self
                 .delivery
                 .run(queue, &mut self.engine, &mut self.stats)?;
@@ -283,6 +286,9 @@ impl Receive {
             }
             queue.ring_mut().disable_notifications();
         }
+        // Others get their turn before this guest, which adds buffers all the time, goes on.
+        self.napi.schedule();
+        Ok(())
     }
 
     /// Ends a turn: one decision about an interrupt for all that was published in it.
