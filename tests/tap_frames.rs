@@ -175,6 +175,37 @@ fn gso(len: usize) -> (VnetHdr, Vec<u8>) {
     (vnet, tcp(len))
 }
 
+/// One frame of each of `count` flows.
+fn flows(count: u16) -> impl Iterator<Item = (VnetHdr, Vec<u8>)> {
+    (0..count).map(|flow| {
+        // The source port is behind what the partial checksum covers so far.
+        let (vnet, mut frame) = plain(100);
+        frame[34..36].copy_from_slice(&(2000 + flow).to_be_bytes());
+        (vnet, frame)
+    })
+}
+
+/// Everything that waits, without waiting for more.
+fn waiting(queue: &mut dyn UplinkQueue) -> usize {
+    let mut out = Vec::new();
+    let pool = FramePool::new(256);
+    let end = queue
+        .recv_batch(&pool, 256, &mut out)
+        .expect("the tap is there");
+    assert_eq!(end, RecvEnd::Empty);
+    out.len()
+}
+
+/// A tap of two queues, the first of them bridged, and the second.
+fn two_queues() -> (Bridged, Box<dyn UplinkQueue>) {
+    let mut tap = Tap::open("tap", 2, Persistence::Unchanged).expect("root may open taps");
+    let mut queues = tap.take_queues();
+    let mut second = queues.remove(1);
+    // The flow of the probes would go to either of them.
+    second.set_active(false).expect("it has another queue");
+    (Bridged::with(queues.remove(0), 1500), second)
+}
+
 fn payload(frames: &[RxFrame]) -> Vec<u8> {
     let payload = |rx: &RxFrame| rx.frame.as_ref()[HEADERS..].to_vec();
     frames.iter().flat_map(payload).collect()
@@ -384,5 +415,100 @@ fn f40_a_deleted_tap_wakes_its_owner_and_is_gone() {
         let sent = send(tap.as_mut(), vnet, &frame);
         assert!(matches!(sent, Err(SendError::Gone(_))), "{sent:?}");
         assert!(tap.set_offloads(ALL).is_err());
+    });
+}
+
+#[test]
+fn every_flow_arrives_at_the_only_active_queue() {
+    in_namespace("every_flow_arrives_at_the_only_active_queue", || {
+        let (mut bridged, mut second) = two_queues();
+        for (vnet, frame) in flows(64) {
+            send(bridged.wire.as_mut(), vnet, &frame).unwrap();
+        }
+        assert_eq!(bridged.receive(64).len(), 64);
+        assert_eq!(waiting(second.as_mut()), 0);
+
+        second.set_active(true).unwrap();
+        for (vnet, frame) in flows(64) {
+            send(bridged.wire.as_mut(), vnet, &frame).unwrap();
+        }
+        let shares = [waiting(bridged.tap.as_mut()), waiting(second.as_mut())];
+        assert_eq!(shares.iter().sum::<usize>(), 64);
+        assert!(shares.iter().all(|&share| share > 0), "{shares:?}");
+    });
+}
+
+#[test]
+fn the_first_queue_stays_and_keeps_the_device_running() {
+    in_namespace("the_first_queue_stays_and_keeps_the_device_running", || {
+        let (mut bridged, _second) = two_queues();
+        bridged.tap.set_active(false).unwrap();
+        for (vnet, frame) in flows(8) {
+            send(bridged.wire.as_mut(), vnet, &frame).unwrap();
+        }
+        bridged.tap.set_active(true).unwrap();
+        assert_eq!(bridged.receive(8).len(), 8);
+        assert_eq!(bridged.tap.stats().rx_discarded, 0);
+    });
+}
+
+#[test]
+fn a_queue_that_comes_and_goes_accounts_for_every_frame() {
+    in_namespace(
+        "a_queue_that_comes_and_goes_accounts_for_every_frame",
+        || {
+            let (mut bridged, mut second) = two_queues();
+            let (mut sent, mut got) = (0, 0);
+            for round in 0..100 {
+                second.set_active(round % 2 == 0).unwrap();
+                for (vnet, frame) in flows(16) {
+                    send(bridged.wire.as_mut(), vnet, &frame).unwrap();
+                    sent += 1;
+                }
+                got += waiting(bridged.tap.as_mut());
+                // Now and then frames still wait there when the queue goes.
+                if round % 4 == 0 {
+                    got += waiting(second.as_mut());
+                }
+            }
+            let discarded = usize::try_from(second.stats().rx_discarded).unwrap();
+            assert_eq!(got + discarded, sent);
+            assert!(discarded > 0, "nothing waited when the queue went");
+        },
+    );
+}
+
+#[test]
+fn an_inactive_queue_is_quiet_and_sends_and_leaves_offloads_alone() {
+    in_namespace(
+        "an_inactive_queue_is_quiet_and_sends_and_leaves_offloads_alone",
+        || {
+            let (mut bridged, mut second) = two_queues();
+            let quiet = readiness(second.as_ref(), PollFlags::IN, 0);
+            assert_eq!(quiet, PollFlags::empty());
+            let (vnet, frame) = plain(100);
+            send(second.as_mut(), vnet, &frame).unwrap();
+            assert_eq!(waiting(bridged.wire.as_mut()), 1);
+
+            bridged.tap.set_offloads(ALL).unwrap();
+            second.set_offloads(Offloads::default()).unwrap();
+            let (vnet, frame) = gso(20_000);
+            send(bridged.wire.as_mut(), vnet, &frame).unwrap();
+            assert_eq!(bridged.receive(1)[0].frame.as_ref().len(), frame.len());
+        },
+    );
+}
+
+#[test]
+fn f40_an_inactive_queue_learns_of_a_deleted_tap() {
+    in_namespace("f40_an_inactive_queue_learns_of_a_deleted_tap", || {
+        let (_bridged, mut second) = two_queues();
+        ip("link delete dev tap");
+        let woken = readiness(second.as_ref(), PollFlags::empty(), 1000);
+        assert!(woken.contains(PollFlags::ERR), "{woken:?}");
+        assert!(second.set_active(true).is_err());
+        let (vnet, frame) = plain(100);
+        let sent = send(second.as_mut(), vnet, &frame);
+        assert!(matches!(sent, Err(SendError::Gone(_))), "{sent:?}");
     });
 }

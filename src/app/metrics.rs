@@ -29,6 +29,7 @@ fn pair(stats: &PairStats) -> Value {
         "uplink": {
             "rx_truncated": stats.uplink.rx_truncated,
             "rx_errors": stats.uplink.rx_errors,
+            "rx_discarded": stats.uplink.rx_discarded,
         },
         "internal_errors": stats.internal_errors,
     })

@@ -92,6 +92,10 @@ impl<Q: UplinkQueue> UplinkQueue for FaultQueue<Q> {
         self.inner.set_offloads(offloads)
     }
 
+    fn set_active(&mut self, is_active: bool) -> io::Result<()> {
+        self.inner.set_active(is_active)
+    }
+
     fn stats(&self) -> UplinkStats {
         self.inner.stats()
     }

@@ -126,6 +126,8 @@ pub struct UplinkStats {
     pub rx_truncated: u64,
     /// Receive calls that failed.
     pub rx_errors: u64,
+    /// Frames that waited in a queue when it was taken out of its device's set.
+    pub rx_discarded: u64,
 }
 
 /// One queue of a host device, owned by one data thread.
@@ -155,6 +157,19 @@ pub trait UplinkQueue: Send {
     /// # Errors
     /// The host refuses the combination or the device is gone.
     fn set_offloads(&mut self, offloads: Offloads) -> io::Result<()>;
+
+    /// Says whether anybody will read the frames of this queue from now on. A device that spreads
+    /// frames over its queues leaves out one that nobody reads; what waits in it is thrown away
+    /// and counted. A queue that is left out still sends, and still reports the device's end.
+    ///
+    /// A queue is active when it is opened. A device may keep one that is not, so that a frame
+    /// always has somewhere to go.
+    ///
+    /// # Errors
+    /// The host refuses; the queue is what it was.
+    fn set_active(&mut self, _is_active: bool) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Counters since the queue was opened.
     fn stats(&self) -> UplinkStats;

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -37,6 +38,7 @@ pub struct Pair {
 pub struct PairQueue {
     io: VnetFd,
     offloads: Arc<Mutex<Offloads>>,
+    is_active: Arc<AtomicBool>,
 }
 
 /// The test's end of one queue.
@@ -44,6 +46,7 @@ pub struct PairQueue {
 pub struct PairPeer {
     fd: OwnedFd,
     offloads: Arc<Mutex<Offloads>>,
+    is_active: Arc<AtomicBool>,
 }
 
 impl Pair {
@@ -102,13 +105,16 @@ impl PairQueue {
             set_socket_send_buffer_size(fd, SEND_BUFFER)?;
         }
         let offloads = Arc::new(Mutex::new(Offloads::default()));
+        let is_active = Arc::new(AtomicBool::new(true));
         let queue = Self {
             io: VnetFd::new(ours),
             offloads: Arc::clone(&offloads),
+            is_active: Arc::clone(&is_active),
         };
         let peer = PairPeer {
             fd: theirs,
             offloads,
+            is_active,
         };
         Ok((queue, peer))
     }
@@ -134,6 +140,12 @@ impl UplinkQueue for PairQueue {
 
     fn set_offloads(&mut self, offloads: Offloads) -> io::Result<()> {
         *self.offloads.lock().unwrap_or_else(PoisonError::into_inner) = offloads;
+        Ok(())
+    }
+
+    /// Only noted: with one queue there is nobody else to take the frames.
+    fn set_active(&mut self, is_active: bool) -> io::Result<()> {
+        self.is_active.store(is_active, Ordering::SeqCst);
         Ok(())
     }
 
@@ -178,6 +190,12 @@ impl PairPeer {
             return Err(io::ErrorKind::InvalidData.into());
         };
         Ok(Some((VnetHdr::decode(hdr), frame.to_vec())))
+    }
+
+    /// Whether the daemon reads the queue, as it said last.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.is_active.load(Ordering::SeqCst)
     }
 
     /// The offloads that the daemon set last.

@@ -22,9 +22,9 @@ pub use queue::TapQueue;
 use self::queue::TUN_F_USO;
 use super::{Offloads, Uplink, UplinkCaps, UplinkQueue};
 use crate::sys::ifreq::{
-    IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_VNET_HDR, TUN_F_CSUM, tun_get_iff, tun_is_vnet_le,
-    tun_set_iff, tun_set_offload, tun_set_persist, tun_set_vnet_hdr_len, tun_set_vnet_le,
-    tun_vnet_hdr_len,
+    IFF_DETACH_QUEUE, IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_VNET_HDR, TUN_F_CSUM, tun_get_iff,
+    tun_is_vnet_le, tun_set_iff, tun_set_offload, tun_set_persist, tun_set_queue,
+    tun_set_vnet_hdr_len, tun_set_vnet_le, tun_vnet_hdr_len,
 };
 use crate::wire::vnet_hdr::VNET_HDR_LEN;
 
@@ -131,7 +131,11 @@ impl Tap {
                     uso: has_uso,
                 },
             },
-            queues: fds.into_iter().map(TapQueue::new).collect(),
+            queues: fds
+                .into_iter()
+                .enumerate()
+                .map(|(index, fd)| TapQueue::new(fd, index > 0))
+                .collect(),
         })
     }
 }
@@ -228,6 +232,9 @@ fn bring_to_known_state(name: &str, fd: BorrowedFd<'_>) -> Result<bool, TapError
         return Err(TapError::NoVnetHdr {
             name: name.to_owned(),
         });
+    }
+    if iface.flags & IFF_DETACH_QUEUE != 0 {
+        tun_set_queue(fd, true).map_err(setup("attach a queue", name))?;
     }
     tun_set_vnet_hdr_len(fd, VNET_HDR_LEN).map_err(setup("set the header size", name))?;
     let got = tun_vnet_hdr_len(fd).map_err(setup("read the header size", name))?;

@@ -95,6 +95,16 @@ impl VnetFd {
         Ok(RecvEnd::Budget)
     }
 
+    /// Throws away and counts up to `limit` frames that wait.
+    pub(super) fn discard(&mut self, limit: usize) {
+        for _ in 0..limit {
+            match rustix::io::read(&self.fd, &mut self.scratch[..]) {
+                Ok(len) if len > 0 => self.stats.rx_discarded += 1,
+                _ => return,
+            }
+        }
+    }
+
     pub(super) fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), SendError> {
         let hdr = frame.vnet.encode();
         let own = [&hdr[..], frame.head];

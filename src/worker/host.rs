@@ -26,6 +26,9 @@ pub(super) enum Link {
 pub(super) struct Host {
     pub(super) queue: Box<dyn UplinkQueue>,
     pub(super) link: Link,
+    /// What the queue was told last.
+    is_active: bool,
+    was_refused: bool,
     report: LinkReport,
 }
 
@@ -34,7 +37,29 @@ impl Host {
         Self {
             queue,
             link: Link::Up,
+            is_active: true,
+            was_refused: false,
             report,
+        }
+    }
+
+    /// Tells the queue whether its frames are read. One that refuses goes on as it was, which costs
+    /// frames but nothing else, so it is said once.
+    pub(super) fn set_active(&mut self, is_active: bool) {
+        if self.is_active == is_active || self.link == Link::Gone {
+            return;
+        }
+        self.is_active = is_active;
+        let Err(error) = self.queue.set_active(is_active) else {
+            return;
+        };
+        if !core::mem::replace(&mut self.was_refused, true) {
+            let what = if is_active {
+                "put into"
+            } else {
+                "taken out of"
+            };
+            warn!("the queue cannot be {what} the uplink's set: {error}");
         }
     }
 

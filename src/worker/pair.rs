@@ -14,7 +14,7 @@ use super::handle::{PairSetup, Positions, RingSetup};
 use super::host::{Host, Link};
 use super::receive::Receive;
 use super::ring::{Start, offloads};
-use super::signal::{act, report_broken, signal_replaced};
+use super::signal::{Served, act, report_broken, signal_replaced};
 use super::stats::PairStats;
 use super::thread::LinkReport;
 use super::transmit::Transmit;
@@ -70,8 +70,10 @@ impl QueuePair {
         report: LinkReport,
         waiter: Waiter,
     ) -> Self {
+        let mut host = Host::new(queue, report);
+        host.set_active(false);
         Self {
-            host: Host::new(queue, report),
+            host,
             waiter,
             receive: Receive::new(config),
             transmit: Transmit::default(),
@@ -162,6 +164,9 @@ impl QueuePair {
             let before = self.receive.frames_read();
             let served = self.receive.poll(now, &mut self.host);
             act(served, self.setup.rx.as_ref());
+            if served == Served::Broken {
+                self.host.set_active(false);
+            }
             let work = self.receive.frames_read() - before;
             // A poll that found nothing counts as well, so that the round always ends.
             if round.is_over_after(now, u32::try_from(work).unwrap_or(u32::MAX).max(1)) {
@@ -213,12 +218,14 @@ impl QueuePair {
         } else {
             Offloads::default()
         };
-        self.set_offloads(offloads);
         let enabled = |ring: &Option<RingSetup>| ring.as_ref().is_some_and(|ring| ring.enabled);
         let rx = rx.map(|ring| RxQueue::new(ring, features));
         let tx = tx.map(|ring| TxQueue::new(ring, features));
         self.receive.start(rx, enabled(&self.setup.rx), features);
         self.transmit.start(tx, enabled(&self.setup.tx));
+        // In this order: a queue that is not active has no say in the offloads of its device.
+        self.host.set_active(self.receive.is_live());
+        self.set_offloads(offloads);
     }
 
     fn watch_kicks(&mut self) {
@@ -272,6 +279,7 @@ impl QueuePair {
         }
         self.receive.abandon();
         self.transmit.abandon();
+        self.host.set_active(false);
     }
 
     /// The counters.

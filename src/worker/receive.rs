@@ -80,7 +80,7 @@ impl Receive {
     }
 
     /// Whether the ring can be filled.
-    fn is_live(&self) -> bool {
+    pub(super) fn is_live(&self) -> bool {
         self.enabled && self.queue.is_some()
     }
 

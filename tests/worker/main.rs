@@ -6,6 +6,7 @@
     reason = "what helps a test is not seen as a test"
 )]
 
+mod active;
 mod allocation;
 mod bad_input;
 mod batching;

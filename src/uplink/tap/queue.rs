@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use crate::sys::ifreq::{
     TUN_F_CSUM, TUN_F_TSO_ECN, TUN_F_TSO4, TUN_F_TSO6, TUN_F_USO4, TUN_F_USO6, tun_set_offload,
+    tun_set_queue,
 };
 use crate::uplink::vnet_fd::VnetFd;
 use crate::uplink::{
@@ -16,6 +17,10 @@ use crate::uplink::{
 /// Both families: the kernel takes them together or not at all.
 pub(super) const TUN_F_USO: u32 = TUN_F_USO4 | TUN_F_USO6;
 
+/// Most frames that are counted when a queue is taken out of the device. A tap's queue holds a
+/// thousand, unless the operator made it longer (`txqueuelen`).
+const DISCARD_MAX: usize = 4096;
+
 /// A queue of a tap.
 ///
 /// A deleted device wakes every waiter with `EPOLLERR`, also one that asked for no events, and
@@ -23,15 +28,24 @@ pub(super) const TUN_F_USO: u32 = TUN_F_USO4 | TUN_F_USO6;
 /// give `EIO` and `EPOLLOUT` is not reported.
 ///
 /// Source: `drivers/net/tun.c`, `tun_chr_poll`, `tun_detach_all`.
+///
+/// The kernel spreads frames over all attached queues by flow, whether or not anybody reads them.
+/// So a queue without a reader is detached; all but the first, which is there while no guest is.
 #[derive(Debug)]
 pub struct TapQueue {
     io: VnetFd,
+    /// The device has other queues to fall back on.
+    is_spare: bool,
+    is_attached: bool,
 }
 
 impl TapQueue {
-    pub(super) fn new(fd: OwnedFd) -> Self {
+    /// Takes over an attached queue; one that `is_spare` may be detached.
+    pub(super) fn new(fd: OwnedFd, is_spare: bool) -> Self {
         Self {
             io: VnetFd::new(fd),
+            is_spare,
+            is_attached: true,
         }
     }
 }
@@ -54,8 +68,12 @@ impl UplinkQueue for TapQueue {
         self.io.send(frame)
     }
 
-    /// The mask belongs to the device, so the last call of any queue counts for all of them.
+    /// The mask belongs to the device, so the last call of any queue counts for all of them; one
+    /// that is detached has no say in what the others get.
     fn set_offloads(&mut self, offloads: Offloads) -> io::Result<()> {
+        if !self.is_attached {
+            return Ok(());
+        }
         let mask = offload_mask(offloads);
         match tun_set_offload(self.io.fd(), mask) {
             // A kernel before 6.2 knows no USO. It then cuts such packets before we see them.
@@ -64,6 +82,20 @@ impl UplinkQueue for TapQueue {
             }
             result => result,
         }
+    }
+
+    /// Frames that come between the last look and the detaching are lost with the kernel's queue;
+    /// nobody counts them.
+    fn set_active(&mut self, is_active: bool) -> io::Result<()> {
+        if !self.is_spare || is_active == self.is_attached {
+            return Ok(());
+        }
+        if !is_active {
+            self.io.discard(DISCARD_MAX);
+        }
+        tun_set_queue(self.io.fd(), is_active)?;
+        self.is_attached = is_active;
+        Ok(())
     }
 
     fn stats(&self) -> UplinkStats {
