@@ -1,7 +1,8 @@
 //! What the front-end has said about one ring, and whether that is enough to serve it.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,6 +37,8 @@ pub(super) struct Ring {
     was_refused: bool,
     /// Whether the next kick without descriptor is the one that ends a stop.
     expects_kick_removal: bool,
+    /// Whether it was said that a descriptor of this ring is of the wrong kind.
+    has_refused_descriptor: bool,
 }
 
 impl Ring {
@@ -56,6 +59,7 @@ impl Ring {
             epoch: None,
             was_refused: false,
             expects_kick_removal: false,
+            has_refused_descriptor: false,
         })
     }
 
@@ -108,11 +112,11 @@ impl Ring {
     }
 
     pub(super) fn set_call(&mut self, call: Option<File>) {
-        self.call = call.map(event);
+        self.call = call.and_then(|file| self.written_to(file, "call"));
     }
 
     pub(super) fn set_err(&mut self, err: Option<File>) {
-        self.err = err.map(event);
+        self.err = err.and_then(|file| self.written_to(file, "error"));
     }
 
     /// Stops the ring; its position stays.
@@ -174,6 +178,24 @@ impl Ring {
         })
     }
 
+    /// Takes a descriptor that a data thread is going to write to.
+    ///
+    /// Being non-blocking is a property that the front-end shares and can take back at any time,
+    /// and then a full pipe or socket would stop the thread for good. An event descriptor is full
+    /// only after 2^64 - 2 interrupts that nobody took, or if somebody wrote that number.
+    fn written_to(&mut self, file: File, which: &str) -> Option<Arc<OwnedFd>> {
+        if is_event(&file) {
+            return Some(event(file));
+        }
+        if !std::mem::replace(&mut self.has_refused_descriptor, true) {
+            warn!(
+                "ring {}: the {which} descriptor is no event descriptor, it is not used",
+                self.index
+            );
+        }
+        None
+    }
+
     fn lies_in(&mut self, memory: Option<&GuestMemoryMmap>) -> bool {
         let Some(memory) = memory else { return false };
         self.queue.set_ready(true);
@@ -190,6 +212,15 @@ impl Ring {
             let _ = rustix::io::write(err, &1_u64.to_ne_bytes());
         }
     }
+}
+
+/// Whether the descriptor is an event descriptor. Only `/proc` says so; without it, all pass.
+///
+/// Source: proc_pid_fd(5).
+fn is_event(file: &File) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]")
+        || !Path::new("/proc/self/fd").exists()
 }
 
 /// Takes over an event descriptor of the front-end. Whatever it really is, no read or write of

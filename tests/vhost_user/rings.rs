@@ -368,3 +368,22 @@ fn second_front_end_finds_nothing_of_the_first() {
     assert!(!served.pairs[0].rx().enabled);
     assert_eq!(served.pairs[0].rx().next_avail, 0);
 }
+
+#[test]
+fn what_is_written_to_is_an_event_descriptor_or_nothing() {
+    let served = Served::listening(1);
+    let front = prepared(&served);
+    let _events = front.start_ring(0, 0);
+    let (_reader, pipe) = std::io::pipe().unwrap();
+    for request in [Req::SET_VRING_CALL, Req::SET_VRING_ERR] {
+        front.tell(request, &0_u64.to_ne_bytes(), &[pipe.as_fd()]);
+    }
+    let ring = served.pairs[0].rx();
+    assert!(ring.call.is_none() && ring.err.is_none());
+    // The ring is served all the same, and takes the right kind later.
+    for request in [Req::SET_VRING_CALL, Req::SET_VRING_ERR] {
+        front.tell(request, &0_u64.to_ne_bytes(), &[event().as_fd()]);
+    }
+    let ring = served.pairs[0].rx();
+    assert!(ring.call.is_some() && ring.err.is_some());
+}
