@@ -4,11 +4,14 @@
 #[path = "support/netns.rs"]
 mod netns;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
 use self::netns::{in_namespace, ip};
@@ -122,6 +125,31 @@ fn counters_are_one_line_of_json_and_the_daemon_goes_on() {
                 let json: serde_json::Value = serde_json::from_str(&line).unwrap();
                 assert_eq!(json["queue_pairs"].as_array().map(Vec::len), Some(1));
             }
+            daemon.kill(Signal::TERM);
+            assert_eq!(daemon.status(), Some(0));
+        },
+    );
+}
+
+#[test]
+fn the_end_does_not_wait_for_a_reader_of_standard_error() {
+    in_namespace(
+        "the_end_does_not_wait_for_a_reader_of_standard_error",
+        || {
+            let folder = folder();
+            let mut daemon = Daemon::start(&folder.path().join("socket"));
+            daemon.wait_for("listening").expect("it listens");
+            // Nobody reads any more, and the pipe is full before the counters are asked for.
+            let stderr = daemon.said.get_ref().as_raw_fd();
+            let pid = daemon.child.id();
+            let writer = std::fs::OpenOptions::new()
+                .write(true)
+                .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+                .open(format!("/proc/self/fd/{stderr}"))
+                .unwrap_or_else(|error| panic!("the pipe of {pid} cannot be opened: {error}"));
+            while (&writer).write(&[b'x'; 4096]).is_ok() {}
+            while (&writer).write(b"x").is_ok() {}
+            daemon.kill(Signal::USR1);
             daemon.kill(Signal::TERM);
             assert_eq!(daemon.status(), Some(0));
         },

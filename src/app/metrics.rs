@@ -3,23 +3,30 @@
 //! One object a queue pair. Names follow the words of the rules: a *frame* is what was on the
 //! wire, a *packet* is what the guest got.
 
-use std::io::{self, Write};
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use super::logging;
 use crate::device::{NotifyStats, TxQueueStats};
 use crate::gro::{Bail, DropReason, FlushReason, GroStats};
+use crate::sys::clock;
 use crate::worker::{DataThread, PairStats, ReceiveStats, TransmitStats};
 
-/// Prints the counters of all queue pairs on standard error.
+/// How long all threads together may take to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Prints the counters of all queue pairs on standard error; `null` for a pair whose thread does
+/// not answer.
 pub(super) fn print(threads: &[DataThread]) {
+    let deadline = clock::now() + PATIENCE;
     let pairs: Vec<Value> = threads
         .iter()
-        .map(|thread| thread.stats().as_ref().map_or(Value::Null, pair))
+        .map(|thread| thread.stats_within(deadline - clock::now()))
+        .map(|stats| stats.as_ref().map_or(Value::Null, pair))
         .collect();
     let line = json!({ "queue_pairs": pairs });
-    // Nobody is left to tell if this cannot be printed.
-    let _ = writeln!(io::stderr(), "{line}");
+    logging::print(&format!("{line}\n"));
 }
 
 fn pair(stats: &PairStats) -> Value {

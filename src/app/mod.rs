@@ -1,16 +1,18 @@
 //! The program around the data path: what it is told, what it says, when it ends.
 //!
-//! [`main`] is the whole order of events: flags and file become one typed [`Config`], the logger
-//! starts, and [`run`] works until it is told to stop. The subcommand `replay` takes none of these
+//! [`main`] is the whole order of events: signals are caught, flags and file become one typed
+//! [`Config`], the logger starts, and [`run`] works until it is told to stop. The subcommand `replay` takes none of these
 //! steps. Exit codes: 0 after a normal end, 1 when something failed at run time, 2 when the command
 //! line or the configuration is wrong.
 
 mod config;
 mod cpus;
+mod ending;
 mod file;
 pub mod logging;
 mod metrics;
 mod options;
+mod outlet;
 mod replay;
 mod run;
 mod signals;
@@ -49,7 +51,9 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         let printed = writeln!(io::stdout(), "{CAPABILITIES}");
         return printed.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
-    if let Ok(options) = Options::try_parse_from(&args)
+    // Nothing can stand before a subcommand.
+    if args.get(1).is_some_and(|arg| arg == "replay")
+        && let Ok(options) = Options::try_parse_from(&args)
         && let Some(Task::Replay(options)) = options.task
     {
         return match replay::replay(&options) {
@@ -58,6 +62,11 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             Err(err) => fail(&err, ExitCode::FAILURE),
         };
     }
+    // Before all that takes time: a signal that comes meanwhile is a normal end, too.
+    let signals = match Signals::catch() {
+        Ok(signals) => signals,
+        Err(err) => return fail(&RunError::from(err), ExitCode::FAILURE),
+    };
     let config = match Config::load(args) {
         Ok(config) => config,
         Err(ConfigError::Usage(usage)) => {
@@ -69,10 +78,12 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         Err(err) => return fail(&err, ExitCode::from(EXIT_USAGE)),
     };
     logging::init(config.log_level);
-    match run(config) {
+    let status = match run(config, signals) {
         Ok(()) => ExitCode::SUCCESS,
         Err(err) => fail(&err, ExitCode::FAILURE),
-    }
+    };
+    logging::drain();
+    status
 }
 
 /// Says on standard error what failed and why, one cause a line.
@@ -84,7 +95,6 @@ fn fail(err: &dyn Error, status: ExitCode) -> ExitCode {
         text.push_str(&format!("{prefix}  caused by: {err}\n"));
         cause = err.source();
     }
-    // Nobody is left to tell if even this cannot be printed.
-    let _ = io::stderr().write_all(text.as_bytes());
+    logging::print(&text);
     status
 }

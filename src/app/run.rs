@@ -4,12 +4,14 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::thread::Builder;
+use std::time::Duration;
 
 use log::{info, warn};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 
 use super::config::{Config, Endpoint, UplinkConfig};
+use super::ending::end_within;
 use super::metrics;
 use super::options::QueueNum;
 use super::signals::{Signal, Signals};
@@ -49,12 +51,15 @@ pub enum RunError {
     Resources(#[from] io::Error),
 }
 
-/// Serves the front-end until a signal or, with `one_off`, the end of the first session.
+/// Time to end in good order; whatever hangs then is left behind.
+const ORDERLY_END: Duration = Duration::from_secs(1);
+
+/// Serves the front-end until a signal or, with `one_off`, the end of the first session. If the
+/// end takes more than a second the whole process exits, with success.
 ///
 /// # Errors
 /// See [`RunError`].
-pub fn run(config: Config) -> Result<(), RunError> {
-    let mut signals = Signals::catch()?;
+pub fn run(config: Config, mut signals: Signals) -> Result<(), RunError> {
     let mut uplink = open_uplink(&config)?;
     let caps = uplink.caps();
     info!("{} is open with {} queues", uplink.name(), caps.queues);
@@ -79,6 +84,7 @@ pub fn run(config: Config) -> Result<(), RunError> {
         stop_sessions.stop();
     })?;
     wait(&mut signals, &stop, &threads)?;
+    end_within(ORDERLY_END)?;
     stop.stop();
     if serving.join().is_err() {
         warn!("the sessions ended with an internal error");

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -75,6 +76,17 @@ impl Sending {
         self.post(request(sender));
         receiver.recv().ok()
     }
+
+    /// The same, `None` also if the answer takes longer than `time`.
+    pub(super) fn ask_within<T>(
+        &self,
+        time: Duration,
+        request: impl FnOnce(SyncSender<T>) -> Request,
+    ) -> Option<T> {
+        let (sender, receiver) = sync_channel(1);
+        self.post(request(sender));
+        receiver.recv_timeout(time).ok()
+    }
 }
 
 impl Inbox {
@@ -92,5 +104,16 @@ impl Inbox {
     /// The descriptor that becomes readable with a request.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_asker_with_a_limit_does_not_wait_for_a_thread_that_hangs() {
+        let (sending, _inbox) = mailbox().unwrap();
+        assert!(sending.ask_within(Duration::ZERO, Request::Stats).is_none());
     }
 }

@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use log::{error, warn};
 use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
@@ -76,6 +77,12 @@ impl DataThread {
     #[must_use]
     pub fn stats(&self) -> Option<PairStats> {
         self.sending.ask(Request::Stats)
+    }
+
+    /// The same, `None` also if the thread does not answer in `time`.
+    #[must_use]
+    pub fn stats_within(&self, time: Duration) -> Option<PairStats> {
+        self.sending.ask_within(time, Request::Stats)
     }
 }
 
