@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
 
 use log::info;
 use rustix::fs::{FlockOperation, flock};
@@ -18,6 +20,13 @@ use super::endpoint::EndpointError;
 
 /// Connections that may wait while one is served.
 const BACKLOG: i32 = 4;
+
+/// How often the lock of the directory is tried for. Another daemon's turn takes far less than all
+/// the pauses together.
+const LOCK_ATTEMPTS: u32 = 20;
+
+/// Time between two such attempts.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// A listening socket and its file.
 #[derive(Debug)]
@@ -139,15 +148,20 @@ fn remove_if_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), Endpoint
     }
 }
 
-/// A lock that lasts as long as the file is open. Without one (the directory may not be readable)
-/// the probe alone has to do.
+/// A lock that lasts as long as the file is open. Without one the probe alone has to do: the
+/// directory may not be readable, and anybody who can read it can keep the lock for ever.
 fn lock_directory_of(path: &Path) -> Option<File> {
     let parent = path
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
     let directory = File::open(parent.unwrap_or(Path::new("."))).ok()?;
-    flock(&directory, FlockOperation::LockExclusive).ok()?;
-    Some(directory)
+    for _ in 0..LOCK_ATTEMPTS {
+        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => sleep(LOCK_PAUSE),
+            result => return result.ok().map(|()| directory),
+        }
+    }
+    None
 }
 
 fn address(path: &Path) -> Result<SocketAddrUnix, EndpointError> {
@@ -240,6 +254,14 @@ mod tests {
         let _successor = SocketFile::listen(&path, None).unwrap();
         drop(old);
         assert!(UnixStream::connect(&path).is_ok());
+    }
+
+    #[test]
+    fn a_lock_that_somebody_keeps_is_done_without() {
+        let directory = tempfile::tempdir().unwrap();
+        let held = File::open(directory.path()).unwrap();
+        flock(&held, FlockOperation::LockExclusive).unwrap();
+        assert!(SocketFile::listen(&directory.path().join("net.sock"), None).is_ok());
     }
 
     #[test]
