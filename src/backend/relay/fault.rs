@@ -61,4 +61,10 @@ pub(in crate::backend) enum Fault {
         /// Where the region ends in the file, in bytes.
         end: u64,
     },
+    /// One region of memory more than there may be.
+    #[error("ADD_MEM_REG beyond {max} regions")]
+    TooManyRegions {
+        /// How many there may be.
+        max: usize,
+    },
 }

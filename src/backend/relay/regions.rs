@@ -5,11 +5,16 @@
 
 use std::collections::BTreeSet;
 
+use super::fault::Fault;
 use super::message::Message;
 use super::shape::{REGION, TABLE_HEADER};
 
 /// Guest address, size, user address and offset in the file.
 type Region = [u64; 4];
+
+/// Most regions at a time, which is what the daemon answers to `GET_MAX_MEM_SLOTS`. Each is a
+/// mapping and a descriptor of the process.
+pub(super) const REGIONS_MAX: usize = 509;
 
 /// The regions that were passed on.
 #[derive(Debug, Default)]
@@ -19,8 +24,15 @@ pub(super) struct Regions {
 
 impl Regions {
     /// Takes the one region of a message; false if it is there already.
-    pub(super) fn add(&mut self, message: &Message) -> bool {
-        self.present.insert(region_at(message, TABLE_HEADER))
+    ///
+    /// # Errors
+    /// A fault when there are as many as there may be.
+    pub(super) fn add(&mut self, message: &Message) -> Result<bool, Fault> {
+        let region = region_at(message, TABLE_HEADER);
+        if self.present.len() >= REGIONS_MAX && !self.present.contains(&region) {
+            return Err(Fault::TooManyRegions { max: REGIONS_MAX });
+        }
+        Ok(self.present.insert(region))
     }
 
     /// Takes away the one region of a message, false if there is none. The place in the file does
@@ -66,22 +78,37 @@ mod tests {
         let add = message(FrontendReq::ADD_MEM_REG, &[0, 1, 2, 3, 4]);
         let other = message(FrontendReq::ADD_MEM_REG, &[0, 9, 2, 3, 4]);
         let remove = message(FrontendReq::REM_MEM_REG, &[0, 1, 2, 3, 0]);
-        assert!(regions.add(&add));
-        assert!(!regions.add(&add));
-        assert!(regions.add(&other));
+        assert_eq!(regions.add(&add), Ok(true));
+        assert_eq!(regions.add(&add), Ok(false));
+        assert_eq!(regions.add(&other), Ok(true));
         assert!(regions.remove(&remove));
         assert!(!regions.remove(&remove));
-        assert!(regions.add(&add));
+        assert_eq!(regions.add(&add), Ok(true));
     }
 
     #[test]
     fn table_counts_in_place_of_what_was_there() {
         let mut regions = Regions::default();
         let add = message(FrontendReq::ADD_MEM_REG, &[0, 1, 2, 3, 4]);
-        regions.add(&add);
+        regions.add(&add).unwrap();
         let table = message(FrontendReq::SET_MEM_TABLE, &[2, 5, 6, 7, 8, 9, 10, 11, 12]);
         regions.replace(&table);
-        assert!(regions.add(&add));
-        assert!(!regions.add(&message(FrontendReq::ADD_MEM_REG, &[0, 9, 10, 11, 12])));
+        assert_eq!(regions.add(&add), Ok(true));
+        let listed = message(FrontendReq::ADD_MEM_REG, &[0, 9, 10, 11, 12]);
+        assert_eq!(regions.add(&listed), Ok(false));
+    }
+
+    #[test]
+    fn no_more_regions_than_were_announced() {
+        let mut regions = Regions::default();
+        let add = |index| message(FrontendReq::ADD_MEM_REG, &[0, index, 2, 3, 4]);
+        for index in 0..509 {
+            assert_eq!(regions.add(&add(index)), Ok(true));
+        }
+        let full = Err(Fault::TooManyRegions { max: 509 });
+        assert_eq!(regions.add(&add(509)), full);
+        assert_eq!(regions.add(&add(508)), Ok(false), "it is one of them");
+        assert!(regions.remove(&add(7)));
+        assert_eq!(regions.add(&add(509)), Ok(true));
     }
 }

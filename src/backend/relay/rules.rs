@@ -122,7 +122,7 @@ impl Rules {
                 self.regions.replace(&message);
                 vec![self.pass(message)]
             }
-            Req::ADD_MEM_REG if !self.regions.add(&message) => self.acknowledge(&message, ACK),
+            Req::ADD_MEM_REG if !self.regions.add(&message)? => self.acknowledge(&message, ACK),
             Req::REM_MEM_REG if !self.regions.remove(&message) => self.acknowledge(&message, ACK),
             Req::GET_QUEUE_NUM => vec![Step::Reply(self.queue_num().to_ne_bytes().to_vec())],
             Req::NET_SET_MTU => {
