@@ -13,8 +13,9 @@
 //! - `mtu`: what is too long for the guest;
 //! - `transmit`: ring, checks, uplink;
 //! - `host`: the uplink queue and its link, `ring`: how a ring starts, `signal`: what is said of it;
-//! - `stats`: what is counted.
+//! - `stats`: what is counted, `complaint`: how often it is warned.
 
+mod complaint;
 mod deliver;
 mod handle;
 mod host;

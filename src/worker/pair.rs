@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use log::{debug, warn};
 
+use super::complaint::Complaints;
 use super::handle::{PairSetup, Positions, RingSetup};
 use super::host::{Host, Link};
 use super::receive::Receive;
@@ -19,7 +20,7 @@ use super::stats::PairStats;
 use super::thread::LinkReport;
 use super::transmit::Transmit;
 use super::waiter::{Token, Waiter};
-use crate::device::{Features, RxQueue, TxQueue};
+use crate::device::{Features, RingFault, RxQueue, SplitRing, TxQueue};
 use crate::gro::GroConfig;
 use crate::napi::{NapiConfig, Round};
 use crate::sys::{Batch, Interest, Ready};
@@ -47,6 +48,7 @@ pub struct QueuePair {
     receive: Receive,
     transmit: Transmit,
     setup: PairSetup,
+    complaints: Complaints,
     internal_errors: u64,
 }
 
@@ -78,6 +80,7 @@ impl QueuePair {
             receive: Receive::new(config),
             transmit: Transmit::default(),
             setup: PairSetup::default(),
+            complaints: Complaints::default(),
             internal_errors: 0,
         }
     }
@@ -197,7 +200,7 @@ impl QueuePair {
                 self.waiter.remove_kick(kick.as_fd());
             }
         }
-        self.start(&old, positions);
+        self.start(now, &old, positions);
         signal_replaced(self.setup.rx.as_ref(), old.rx.as_ref());
         signal_replaced(self.setup.tx.as_ref(), old.tx.as_ref());
         debug!("set-up applied at {now:?}: {:?}", self.setup);
@@ -205,14 +208,16 @@ impl QueuePair {
     }
 
     /// Builds the rings of the current set-up and tells the uplink what the guest accepts.
-    fn start(&mut self, old: &PairSetup, positions: Positions) {
+    fn start(&mut self, now: Instant, old: &PairSetup, positions: Positions) {
         let features = Features::from_bits(self.setup.features);
         let start = Start::new(&self.setup);
         let (new_rx, old_rx) = (self.setup.rx.as_ref(), old.rx.as_ref());
         let (new_tx, old_tx) = (self.setup.tx.as_ref(), old.tx.as_ref());
-        let rx = start.ring(new_rx, old_rx, positions.rx, "receive");
-        let tx = start.ring(new_tx, old_tx, positions.tx, "transmit");
-        self.watch_kicks();
+        let rx = start.ring(new_rx, old_rx, positions.rx);
+        let tx = start.ring(new_tx, old_tx, positions.tx);
+        let rx = self.if_served(now, "receive", rx);
+        let tx = self.if_served(now, "transmit", tx);
+        self.watch_kicks(now);
         let offloads = if rx.is_some() {
             offloads(features)
         } else {
@@ -225,10 +230,23 @@ impl QueuePair {
         self.transmit.start(tx, enabled(&self.setup.tx));
         // In this order: a queue that is not active has no say in the offloads of its device.
         self.host.set_active(self.receive.is_live());
-        self.set_offloads(offloads);
+        self.set_offloads(now, offloads);
     }
 
-    fn watch_kicks(&mut self) {
+    fn if_served(
+        &mut self,
+        now: Instant,
+        which: &str,
+        ring: Result<Option<SplitRing>, RingFault>,
+    ) -> Option<SplitRing> {
+        ring.unwrap_or_else(|error| {
+            let text = || format!("the {which} ring cannot be served: {error}");
+            self.complaints.warn(now, text);
+            None
+        })
+    }
+
+    fn watch_kicks(&mut self, now: Instant) {
         let rings = [
             (Token::RxKick, &self.setup.rx),
             (Token::TxKick, &self.setup.tx),
@@ -238,17 +256,19 @@ impl QueuePair {
                 continue;
             };
             if let Err(error) = self.waiter.add_kick(token, kick.as_fd()) {
-                warn!("the guest's kick cannot be waited for: {error}");
+                let text = || format!("the guest's kick cannot be waited for: {error}");
+                self.complaints.warn(now, text);
             }
         }
     }
 
-    fn set_offloads(&mut self, offloads: Offloads) {
+    fn set_offloads(&mut self, now: Instant, offloads: Offloads) {
         if self.host.link == Link::Gone {
             return;
         }
         if let Err(error) = self.host.queue.set_offloads(offloads) {
-            warn!("the uplink refuses offloads {offloads:?}: {error}");
+            let text = || format!("the uplink refuses offloads {offloads:?}: {error}");
+            self.complaints.warn(now, text);
         }
     }
 

@@ -8,8 +8,7 @@
 
 use core::time::Duration;
 
-use log::warn;
-
+use super::complaint::Complaints;
 use super::deliver::Delivery;
 use super::host::{Host, Link, RETRY};
 use super::mtu::MtuLimit;
@@ -53,6 +52,7 @@ pub(super) struct Receive {
     published: bool,
     /// The ring broke and was taken out of service.
     fault: Option<QueueFault>,
+    complaints: Complaints,
     stats: ReceiveStats,
 }
 
@@ -75,6 +75,7 @@ impl Receive {
             delivery: Delivery::default(),
             published: false,
             fault: None,
+            complaints: Complaints::default(),
             stats: ReceiveStats::default(),
         }
     }
@@ -175,7 +176,7 @@ impl Receive {
         }
         self.hand_over(now);
         self.napi.finish(completion, now, self.engine.earliest());
-        self.settle()
+        self.settle(now)
     }
 
     /// Whether frames can be taken in: what was taken in before has found its way.
@@ -292,10 +293,11 @@ impl Receive {
     }
 
     /// Ends a turn: one decision about an interrupt for all that was published in it.
-    fn settle(&mut self) -> Served {
+    fn settle(&mut self, now: Instant) -> Served {
         let is_new = core::mem::take(&mut self.published);
         if let Some(fault) = self.fault.take() {
-            warn!("receive ring stopped: {fault}");
+            self.complaints
+                .warn(now, || format!("receive ring stopped: {fault}"));
             self.drop_all();
             return Served::Broken;
         }
@@ -312,7 +314,7 @@ impl Receive {
         // Buffers may have come whose kick was not seen yet.
         self.blocked = false;
         self.hand_over(now);
-        let served = self.settle();
+        let served = self.settle(now);
         self.blocked = false;
         self.patience_ends = None;
         self.napi.reset();

@@ -2,11 +2,9 @@
 
 use std::rc::Rc;
 
-use log::warn;
-
 use super::handle::{PairSetup, RingSetup};
 use super::signal::report_broken;
-use crate::device::{Features, RingConfig, SplitRing};
+use crate::device::{Features, RingConfig, RingFault, SplitRing};
 use crate::sys::GuestMap;
 use crate::uplink::Offloads;
 
@@ -25,25 +23,24 @@ impl Start {
         }
     }
 
-    /// Starts a ring. One that cannot be served is reported to the front-end.
+    /// Starts a ring. `old` is the ring of the former set-up and `position` where it stood.
     ///
-    /// `old` is the ring of the former set-up and `position` where it stood.
+    /// # Errors
+    /// The ring cannot be served, which the front-end was told.
     pub(super) fn ring(
         &self,
         ring: Option<&RingSetup>,
         old: Option<&RingSetup>,
         position: Option<u16>,
-        which: &str,
-    ) -> Option<SplitRing> {
-        let (ring, map) = (ring?, self.map.as_ref()?);
+    ) -> Result<Option<SplitRing>, RingFault> {
+        let (Some(ring), Some(map)) = (ring, self.map.as_ref()) else {
+            return Ok(None);
+        };
         let next_avail = resume_at(ring, old, position);
         let config = self.config(ring, next_avail);
         SplitRing::new(config, Rc::clone(map))
-            .inspect_err(|error| {
-                warn!("the {which} ring cannot be served: {error}");
-                report_broken(ring);
-            })
-            .ok()
+            .map(Some)
+            .inspect_err(|_| report_broken(ring))
     }
 
     fn config(&self, ring: &RingSetup, next_avail: u16) -> RingConfig {

@@ -6,8 +6,7 @@
 //! descriptors not returned, and nothing overtakes it. The drain goes on when the uplink is
 //! writable, or after a short time when that proved to say nothing.
 
-use log::warn;
-
+use super::complaint::Complaints;
 use super::host::{Host, Link, RETRY};
 use super::signal::Served;
 use super::stats::TransmitStats;
@@ -45,6 +44,7 @@ pub(super) struct Transmit {
     /// Frames may be waiting in the ring.
     pending: bool,
     room: Room,
+    complaints: Complaints,
     stats: TransmitStats,
 }
 
@@ -105,7 +105,8 @@ impl Transmit {
                 served
             }
             Err(fault) => {
-                warn!("transmit ring stopped: {fault}");
+                self.complaints
+                    .warn(now, || format!("transmit ring stopped: {fault}"));
                 queue.publish();
                 self.left_at = Some(queue.position());
                 self.retire(&queue);
