@@ -42,6 +42,8 @@ pub(crate) struct Plot {
     pub(crate) properties: String,
     pub(crate) rx_queue_size: u16,
     pub(crate) queues: u16,
+    /// A guest uses no more queue pairs than it has processors.
+    pub(crate) vcpus: u16,
     /// Of the daemon.
     pub(crate) options: String,
 }
@@ -54,6 +56,7 @@ impl Default for Plot {
             properties: String::new(),
             rx_queue_size: 256,
             queues: 1,
+            vcpus: 1,
             options: String::new(),
         }
     }
@@ -94,7 +97,7 @@ impl<'a> Stage<'a> {
             properties: plot.properties.clone(),
             rx_queue_size: plot.rx_queue_size,
             queues: plot.queues,
-            vcpus: plot.queues,
+            vcpus: plot.vcpus,
             mtu: plot.mtu,
             ..VmConfig::new(netdev)
         };

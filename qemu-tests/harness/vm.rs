@@ -187,15 +187,9 @@ impl Vm {
     /// Gives the guest's interface its MTU and addresses and brings it up.
     pub(crate) fn configure(&self) -> Result<()> {
         let Vm { ip4, ip6, .. } = self;
-        let VmConfig { mtu, queues, .. } = self.config;
-        // One queue pair is what the guest starts with.
-        let channels = if queues > 1 {
-            format!("ethtool -L eth0 combined {queues}")
-        } else {
-            "true".into()
-        };
+        let mtu = self.config.mtu;
         self.run(&format!(
-            "{channels} && ip link set eth0 mtu {mtu} up && ip addr add {ip4}/24 dev eth0 && \
+            "ip link set eth0 mtu {mtu} up && ip addr add {ip4}/24 dev eth0 && \
              ip addr add {ip6}/64 dev eth0"
         ))
         .map(drop)
