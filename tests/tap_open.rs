@@ -182,6 +182,55 @@ fn descriptors_of_something_else_are_refused() {
 }
 
 #[test]
+fn a_tap_with_protocol_information_is_refused() {
+    in_namespace("a_tap_with_protocol_information_is_refused", || {
+        let with_info = ifreq::IFF_TAP | ifreq::IFF_VNET_HDR;
+        for (tap, mode) in [("single", 0), ("multi", ifreq::IFF_MULTI_QUEUE)] {
+            let err = Tap::from_fds(vec![attached(tap, with_info | mode)], 1).unwrap_err();
+            assert!(
+                matches!(&err, TapError::PacketInfo { name } if name == tap),
+                "{err}"
+            );
+            assert!(err.to_string().contains("IFF_NO_PI"), "{err}");
+        }
+        // A queue that joins others gets their framing, whatever it asks for.
+        let _first = attached("joined", with_info | ifreq::IFF_MULTI_QUEUE);
+        for pairs in [1, 2] {
+            let err = open("joined", pairs).unwrap_err();
+            assert!(matches!(err, TapError::PacketInfo { .. }), "{err}");
+        }
+    });
+}
+
+#[test]
+fn asking_for_the_framing_leaves_no_filter_behind() {
+    in_namespace("asking_for_the_framing_leaves_no_filter_behind", || {
+        let flags = ifreq::IFF_TAP | ifreq::IFF_VNET_HDR;
+        let ask = |fd: &OwnedFd| ifreq::tun_has_packet_info(fd.as_fd()).unwrap();
+        let fd = attached("info", flags);
+        // The question may be asked again.
+        assert_eq!([ask(&fd), ask(&fd)], [Some(true); 2]);
+        // Without a filter the bit is set again.
+        let iface = ifreq::tun_get_iff(fd.as_fd()).unwrap();
+        assert_ne!(iface.flags & ifreq::IFF_NO_PI, 0);
+        let fd = attached("plain", flags | ifreq::IFF_NO_PI);
+        assert_eq!([ask(&fd), ask(&fd)], [Some(false); 2]);
+    });
+}
+
+#[test]
+fn a_detached_queue_is_attached_when_it_is_taken_over() {
+    in_namespace("a_detached_queue_is_attached_when_it_is_taken_over", || {
+        let flags = TAP | ifreq::IFF_VNET_HDR | ifreq::IFF_MULTI_QUEUE;
+        let fd = attached("rested", flags);
+        ifreq::tun_set_queue(fd.as_fd(), false).unwrap();
+        let queues = Tap::from_fds(vec![fd], 1).unwrap().take_queues();
+        let iface = ifreq::tun_get_iff(queues[0].fd()).unwrap();
+        assert_eq!(iface.flags & ifreq::IFF_DETACH_QUEUE, 0);
+    });
+}
+
+#[test]
 fn the_number_of_descriptors_and_their_device_must_fit() {
     in_namespace(
         "the_number_of_descriptors_and_their_device_must_fit",

@@ -19,7 +19,8 @@ pub const IFF_ATTACH_QUEUE: u16 = 0x0200;
 pub const IFF_DETACH_QUEUE: u16 = 0x0400;
 /// `IFF_PERSIST`: the device outlives its descriptors; only ever reported.
 pub const IFF_PERSIST: u16 = 0x0800;
-/// `IFF_NO_PI`: no four bytes of protocol information before the frame.
+/// `IFF_NO_PI`: no four bytes of protocol information before the frame. Among reported flags it
+/// means that or that no filter is attached; see [`tun_has_packet_info`].
 pub const IFF_NO_PI: u16 = 0x1000;
 /// `IFF_VNET_HDR`: a virtio-net header before every frame.
 pub const IFF_VNET_HDR: u16 = 0x4000;
@@ -36,6 +37,15 @@ pub const TUN_F_TSO_ECN: u32 = 0x08;
 pub const TUN_F_USO4: u32 = 0x20;
 /// `TUN_F_USO6`.
 pub const TUN_F_USO6: u32 = 0x40;
+
+/// The filter that keeps up to 4 GiB of every frame.
+/// Source: `include/uapi/linux/bpf_common.h`, `BPF_RET | BPF_K`.
+const PASS_ALL: libc::sock_filter = libc::sock_filter {
+    code: 0x06,
+    jt: 0,
+    jf: 0,
+    k: u32::MAX,
+};
 
 /// Longest interface name in bytes. Source: `IFNAMSIZ`, less the terminating zero.
 pub const IF_NAME_MAX: usize = libc::IFNAMSIZ - 1;
@@ -156,6 +166,72 @@ pub fn tun_set_queue(fd: BorrowedFd<'_>, is_attached: bool) -> io::Result<()> {
     // SAFETY: TUNSETQUEUE reads one `struct ifreq`, which `ifr` is.
     let rc = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETQUEUE, &raw mut ifr) };
     check(rc)
+}
+
+/// Whether four bytes of protocol information come before every frame, that is, whether the device
+/// was opened without [`IFF_NO_PI`]; `None` if that cannot be found out.
+///
+/// The kernel reports a queue without socket filter by the same bit as `IFF_NO_PI`
+/// (`IFF_NOFILTER`). So a filter that passes everything is attached for the time of the question. A
+/// device that has, or once had, a filter of somebody else's is left alone.
+///
+/// Source: `drivers/net/tun.c`, `__tun_chr_ioctl` (`TUNGETIFF`, `TUNATTACHFILTER`).
+///
+/// # Errors
+/// The kernel's error.
+pub fn tun_has_packet_info(fd: BorrowedFd<'_>) -> io::Result<Option<bool>> {
+    let has_packet_info = || Ok(tun_get_iff(fd)?.flags & IFF_NO_PI == 0);
+    if has_packet_info()? {
+        return Ok(Some(true));
+    }
+    if had_filter(fd)? {
+        return Ok(None);
+    }
+    attach_filter(fd, [PASS_ALL])?;
+    let answer = has_packet_info();
+    detach_filter(fd)?;
+    answer.map(Some)
+}
+
+/// Whether a filter was ever attached (`TUNGETFILTER`). The driver does not forget the last one.
+fn had_filter(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut program = filter(&mut []);
+    // SAFETY: TUNGETFILTER writes one `struct sock_fprog`, which `program` is. The address in it is
+    // one of whoever attached the filter and is not used.
+    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNGETFILTER, &raw mut program) };
+    check(rc)?;
+    Ok(program.len != 0)
+}
+
+/// Attaches a filter of one instruction, or none, to all queues of a tap (`TUNATTACHFILTER`).
+fn attach_filter<const N: usize>(
+    fd: BorrowedFd<'_>,
+    mut instructions: [libc::sock_filter; N],
+) -> io::Result<()> {
+    let program = filter(&mut instructions);
+    // SAFETY: TUNATTACHFILTER reads one `struct sock_fprog` and as many instructions as that says,
+    // all of which outlive the call; the kernel keeps a copy.
+    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNATTACHFILTER, &raw const program) };
+    check(rc)
+}
+
+/// Removes the filter from all queues of a tap (`TUNDETACHFILTER`), and its traces.
+fn detach_filter(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: TUNDETACHFILTER does not look at its argument.
+    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNDETACHFILTER, c_ulong::MIN) };
+    check(rc)?;
+    // An empty filter is refused, but first it takes the place of ours in the driver's memory; so
+    // the next one who asks does not take ours for somebody else's.
+    let _ = attach_filter(fd, []);
+    Ok(())
+}
+
+fn filter(instructions: &mut [libc::sock_filter]) -> libc::sock_fprog {
+    libc::sock_fprog {
+        // The callers have one instruction at most.
+        len: u16::try_from(instructions.len()).unwrap_or(0),
+        filter: instructions.as_mut_ptr(),
+    }
 }
 
 fn ifreq(name: &str, flags: u16) -> io::Result<libc::ifreq> {

@@ -23,12 +23,13 @@ use self::queue::TUN_F_USO;
 use super::{Offloads, Uplink, UplinkCaps, UplinkQueue};
 use crate::sys::ifreq::{
     IFF_DETACH_QUEUE, IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_VNET_HDR, TUN_F_CSUM, tun_get_iff,
-    tun_is_vnet_le, tun_set_iff, tun_set_offload, tun_set_persist, tun_set_queue,
-    tun_set_vnet_hdr_len, tun_set_vnet_le, tun_vnet_hdr_len,
+    tun_has_packet_info, tun_is_vnet_le, tun_set_iff, tun_set_offload, tun_set_persist,
+    tun_set_queue, tun_set_vnet_hdr_len, tun_set_vnet_le, tun_vnet_hdr_len,
 };
 use crate::wire::vnet_hdr::VNET_HDR_LEN;
 
 const TUN_PATH: &str = "/dev/net/tun";
+/// What every queue is opened with; a queue that joins others gets what they have.
 const FLAGS: u16 = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
 
 /// Whether the device shall outlive the daemon.
@@ -228,13 +229,18 @@ fn tap_name(fd: BorrowedFd<'_>) -> Result<String, TapError> {
 fn bring_to_known_state(name: &str, fd: BorrowedFd<'_>) -> Result<bool, TapError> {
     // A multi-queue tap keeps the flags of its first owner whatever the next one asks for.
     let iface = tun_get_iff(fd).map_err(setup("read the flags", name))?;
-    if iface.flags & FLAGS != FLAGS {
+    if iface.flags & IFF_VNET_HDR == 0 {
         return Err(TapError::NoVnetHdr {
             name: name.to_owned(),
         });
     }
     if iface.flags & IFF_DETACH_QUEUE != 0 {
         tun_set_queue(fd, true).map_err(setup("attach a queue", name))?;
+    }
+    if tun_has_packet_info(fd).map_err(setup("read the framing", name))? == Some(true) {
+        return Err(TapError::PacketInfo {
+            name: name.to_owned(),
+        });
     }
     tun_set_vnet_hdr_len(fd, VNET_HDR_LEN).map_err(setup("set the header size", name))?;
     let got = tun_vnet_hdr_len(fd).map_err(setup("read the header size", name))?;

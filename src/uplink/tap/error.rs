@@ -46,6 +46,12 @@ pub enum TapError {
          IFF_VNET_HDR and IFF_NO_PI"
     )]
     NoVnetHdr { name: String },
+    /// The tap was opened by somebody who asked for protocol information before each frame.
+    #[error(
+        "tap {name} puts four bytes of protocol information before each frame: its first owner \
+         must open it with IFF_NO_PI"
+    )]
+    PacketInfo { name: String },
     /// The kernel keeps another header size than the one that was set.
     #[error("tap {name} keeps a virtio-net header of {got} bytes instead of {wanted}")]
     HdrLen {
