@@ -54,7 +54,8 @@ impl Bridged {
 
     fn with(tap: Box<dyn UplinkQueue>, mtu: u32) -> Self {
         let wire = queue("wire");
-        ip("link add name bridge type bridge");
+        // A bridge that listens to multicast reports itself, and mixes its frames with the tests.
+        ip("link add name bridge type bridge mcast_snooping 0");
         ip("link set dev bridge up");
         for port in ["tap", "wire"] {
             ip(&format!("link set dev {port} mtu {mtu} master bridge"));
