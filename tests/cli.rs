@@ -133,6 +133,15 @@ fn a_value_of_the_wrong_kind_says_what_was_expected() {
         ("gro = \"maybe\"", "expected on, off"),
         ("queue_num = \"dozens\"", "expected pairs, vrings"),
         ("log_level = \"loud\"", "expected off, error, warn"),
+        ("tap = 5", "tap = 5: expected a string"),
+        (
+            "socket_path = true",
+            "socket_path = true: expected a string",
+        ),
+        ("socket_mode = 660", "socket_mode = 660: expected a string"),
+        ("cpus = 1", "cpus = 1: expected a string"),
+        ("budget = \"64\"", "budget = \"64\": expected an integer"),
+        ("tap_fd = [4, \"5\"]", "expected an integer"),
     ] {
         let text = refused_file(line);
         assert!(text.contains(expected), "{line}: {text}");
@@ -145,6 +154,50 @@ fn a_file_that_is_no_toml_or_not_there_is_refused() {
     assert!(text.contains("line 1"), "{text}");
     let text = refused_flags(&["--config", "/nowhere/at/all.toml"]);
     assert!(text.contains("/nowhere/at/all.toml"), "{text}");
+}
+
+#[test]
+fn a_file_without_end_is_not_read_to_it() {
+    let text = refused_flags(&["--config=/dev/zero"]);
+    assert!(text.contains("/dev/zero: expected at most"), "{text}");
+}
+
+#[test]
+fn what_does_not_fit_names_the_file_if_it_came_from_there() {
+    let paths = "socket_path = \"/s\"\n";
+    for (text, expected) in [
+        ("tap = \"t\"", "expected socket_path or fd"),
+        (
+            "client = true\nsocket_mode = \"600\"\ntap = \"t\"",
+            "socket_mode was given",
+        ),
+        ("tap_fd = [4, 4]", "descriptor 4"),
+        ("tap_fd = [4]\nqueue_pairs = 2", "queue_pairs is 2"),
+        ("tap = \"t\"\nround_budget = 8", "round_budget is 8"),
+    ] {
+        let paths = if expected.contains("socket_path") {
+            ""
+        } else {
+            paths
+        };
+        let text = refused_file(&format!("{paths}{text}\n"));
+        assert!(text.contains(expected), "{text}");
+    }
+    // The file has no part in this.
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(file.path(), paths).expect("it can be written");
+    let path = file.path().to_str().expect("it is ASCII");
+    let text = refused_flags(&["--config", path, "--tap-fd=4", "--tap-fd=4"]);
+    assert!(
+        !text.contains(path) && text.contains("descriptor 4"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_negative_number_is_out_of_range_and_no_unknown_option() {
+    let text = refused_flags(&[SOCKET, TAP, "--gro-flush-timeout-ns", "-1"]);
+    assert!(text.contains("0 to 1000000000 nanoseconds"), "{text}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use clap::{CommandFactory, FromArgMatches};
 use log::LevelFilter;
 
 use super::cpus::CpuList;
-use super::file;
+use super::file::{self, Key};
 use super::options::{Options, QueueNum};
 use crate::gro::GroConfig;
 use crate::napi::NapiConfig;
@@ -86,6 +86,15 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("{}: cannot be read", path.display())]
     Read { path: PathBuf, source: io::Error },
+    /// The file is longer than any configuration.
+    #[error("{}: expected at most {max} bytes", path.display())]
+    TooLong { path: PathBuf, max: u64 },
+    /// What is wrong came, or could have come, from the file.
+    #[error("{}: {error}", path.display())]
+    InFile {
+        path: PathBuf,
+        error: Box<ConfigError>,
+    },
     /// The file is not TOML.
     #[error("{}: expected TOML", path.display())]
     Syntax {
@@ -134,6 +143,21 @@ pub enum ConfigError {
     RoundBudget { round_budget: u32, budget: u32 },
 }
 
+impl ConfigError {
+    /// Whether one of these keys of a file has a part in it, or could have prevented it.
+    fn concerns(&self, keys: &[Key]) -> bool {
+        let names: &[&str] = match self {
+            Self::Missing(..) => return true,
+            Self::Unfitting { option, .. } => &[option],
+            Self::TapFdCount { .. } => &["queue_pairs", "tap_fd"],
+            Self::FdTwice(_) => &["fd", "tap_fd"],
+            Self::RoundBudget { .. } => &["round_budget", "budget"],
+            _ => return false,
+        };
+        keys.iter().any(|key| names.contains(&key.name()))
+    }
+}
+
 impl Config {
     /// Makes the configuration from the command line `args` and the file that it may name.
     ///
@@ -142,13 +166,24 @@ impl Config {
     pub fn load(mut args: Vec<OsString>) -> Result<Self, ConfigError> {
         let command = Options::command();
         let flags = command.clone().try_get_matches_from(&args)?;
+        let mut file = None;
         if let Some(path) = flags.get_one::<PathBuf>("config") {
-            let from_file = file::read(path, &command, &flags)?;
+            let keys = file::read(path, &command, &flags)?;
             let behind_name = args.len().min(1);
-            args.splice(behind_name..behind_name, from_file);
+            args.splice(
+                behind_name..behind_name,
+                keys.iter().flat_map(Key::arguments),
+            );
+            file = Some((path.clone(), keys));
         }
         let matches = command.try_get_matches_from(args)?;
-        Self::from_options(Options::from_arg_matches(&matches)?)
+        Self::from_options(Options::from_arg_matches(&matches)?).map_err(|error| match file {
+            Some((path, keys)) if error.concerns(&keys) => ConfigError::InFile {
+                path,
+                error: Box::new(error),
+            },
+            _ => error,
+        })
     }
 
     fn from_options(options: Options) -> Result<Self, ConfigError> {

@@ -4,8 +4,11 @@
 //! command line cannot drift apart. A key is left out if the command line gives the same option
 //! or one that excludes it.
 
+use std::any::TypeId;
 use std::error::Error;
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -18,16 +21,34 @@ use super::config::ConfigError;
 /// Options that make no sense inside the file.
 const FLAGS_ONLY: [&str; 4] = ["config", "print_capabilities", "help", "version"];
 
-/// Reads `path` and gives its keys as arguments for `command`, without those that `flags` win over.
+/// More than any configuration has.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// One key of the file and what it says as arguments.
+pub(super) struct Key {
+    name: String,
+    arguments: Vec<OsString>,
+}
+
+impl Key {
+    /// The key as it stands in the file.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The same as on the command line.
+    pub(super) fn arguments(&self) -> impl Iterator<Item = OsString> {
+        self.arguments.iter().cloned()
+    }
+}
+
+/// Reads `path` and gives its keys for `command`, without those that `flags` win over.
 pub(super) fn read(
     path: &Path,
     command: &Command,
     flags: &ArgMatches,
-) -> Result<Vec<OsString>, ConfigError> {
-    let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+) -> Result<Vec<Key>, ConfigError> {
+    let text = text_of(path)?;
     let table: Table = toml::from_str(&text).map_err(|source| ConfigError::Syntax {
         path: path.to_owned(),
         source: Box::new(source),
@@ -46,13 +67,37 @@ pub(super) fn read(
             return Err(wrong_value(format!("expected {}", kind_of(arg))));
         };
         check(command, &args).map_err(|err| wrong_value(expectation(&err, arg)))?;
-        if !flags_win(command, flags, arg) {
-            wanted.extend(args.iter().cloned());
+        if let Some(expected) = other_type(arg, value) {
+            return Err(wrong_value(format!("expected {expected}")));
         }
-        all.extend(args);
+        all.extend(args.iter().cloned());
+        if !flags_win(command, flags, arg) {
+            wanted.push(Key {
+                name: key.clone(),
+                arguments: args,
+            });
+        }
     }
     check(command, &all).map_err(|err| conflict(path, &err))?;
     Ok(wanted)
+}
+
+fn text_of(path: &Path) -> Result<String, ConfigError> {
+    let mut text = String::new();
+    let file = File::open(path);
+    let read = file.and_then(|file| file.take(BYTES_MAX + 1).read_to_string(&mut text));
+    match read {
+        // Cut off, even within a letter.
+        Ok(_) if text.len() as u64 > BYTES_MAX => Err(ConfigError::TooLong {
+            path: path.to_owned(),
+            max: BYTES_MAX,
+        }),
+        Ok(_) => Ok(text),
+        Err(source) => Err(ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        }),
+    }
 }
 
 fn keys(command: &Command) -> impl Iterator<Item = &Arg> {
@@ -92,6 +137,34 @@ fn arguments(key: &str, value: &Value) -> Option<Vec<OsString>> {
     };
     let argument = |value| OsString::from(format!("--{flag}={value}"));
     Some(values.into_iter().map(argument).collect())
+}
+
+/// What the option is written as, if the value is of another type that happens to read the same.
+fn other_type(arg: &Arg, value: &Value) -> Option<&'static str> {
+    let option = arg.get_value_parser().type_id();
+    let is_one_of = |types: &[TypeId]| types.iter().any(|id| option == *id);
+    let is_mode = arg.get_id() == "socket_mode";
+    let numbers = [
+        TypeId::of::<i32>(),
+        TypeId::of::<u16>(),
+        TypeId::of::<u32>(),
+        TypeId::of::<u64>(),
+        TypeId::of::<usize>(),
+    ];
+    let (expected, fits): (_, fn(&Value) -> bool) = if is_one_of(&[TypeId::of::<bool>()]) {
+        let is_switch = |value: &Value| value.is_bool() || value.is_str();
+        ("true or false, or \"on\" or \"off\"", is_switch)
+    } else if is_one_of(&numbers) && !is_mode {
+        ("an integer without quotes", Value::is_integer)
+    } else {
+        // A mode without quotes would be decimal, or octal twice.
+        ("a string in quotes", Value::is_str)
+    };
+    let is_right = match value {
+        Value::Array(values) => values.iter().all(fits),
+        value => fits(value),
+    };
+    (!is_right).then_some(expected)
 }
 
 /// A value as the file has it, or its kind where that would be long.

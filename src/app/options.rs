@@ -40,7 +40,7 @@ pub struct Options {
     pub socket_path: Option<PathBuf>,
 
     /// Inherited descriptor of a connected socket, in place of --socket-path.
-    #[arg(long, value_name = "N", value_parser = number(3..=i32::MAX, "as descriptor number"),
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number(3..=i32::MAX, "as descriptor number"),
         conflicts_with = "socket_path", help_heading = "vhost-user")]
     pub fd: Option<i32>,
 
@@ -51,7 +51,7 @@ pub struct Options {
     pub client: bool,
 
     /// Milliseconds between two attempts to connect, 1 to 3600000 [default: 1000].
-    #[arg(long, value_name = "MS", value_parser = number(1..=3_600_000u64, "milliseconds"),
+    #[arg(long, value_name = "MS", allow_negative_numbers = true, value_parser = number(1..=3_600_000u64, "milliseconds"),
         help_heading = "vhost-user")]
     pub reconnect_ms: Option<u64>,
 
@@ -81,7 +81,7 @@ pub struct Options {
     pub tap: Option<String>,
 
     /// Inherited descriptor of an open tap queue, in place of --tap; once for each queue pair.
-    #[arg(long, value_name = "N", value_parser = number(3..=i32::MAX, "as descriptor number"),
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number(3..=i32::MAX, "as descriptor number"),
         conflicts_with = "tap", help_heading = "Host side")]
     pub tap_fd: Vec<i32>,
 
@@ -91,12 +91,12 @@ pub struct Options {
     pub tap_persistent: Option<bool>,
 
     /// Queue pairs, 1 to 32 [default: 1, or the number of --tap-fd].
-    #[arg(long, value_name = "PAIRS", value_parser = number(1..=32usize, "queue pairs"),
+    #[arg(long, value_name = "PAIRS", allow_negative_numbers = true, value_parser = number(1..=32usize, "queue pairs"),
         help_heading = "Host side")]
     pub queue_pairs: Option<usize>,
 
     /// MTU that the guest is told, 68 to 65535 bytes [default: none].
-    #[arg(long, value_name = "BYTES", value_parser = number(68..=65535u16, "bytes"),
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = number(68..=65535u16, "bytes"),
         help_heading = "Host side")]
     pub mtu: Option<u16>,
 

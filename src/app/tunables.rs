@@ -19,43 +19,43 @@ pub struct Tunables {
 
     /// Nanoseconds that a packet may be held for more frames, and between two polls while the
     /// host's readiness is not watched, 0 to 1000000000.
-    #[arg(long, value_name = "NS", value_parser = number(0..=1_000_000_000u64, "nanoseconds"),
+    #[arg(long, value_name = "NS", allow_negative_numbers = true, value_parser = number(0..=1_000_000_000u64, "nanoseconds"),
         default_value = "20000", help_heading = "Merging and polling")]
     pub gro_flush_timeout_ns: u64,
 
     /// Polls without a frame before the host's readiness is watched again, 0 to 2147483647.
-    #[arg(long, value_name = "POLLS", value_parser = number(NapiConfig::NAPI_DEFER_HARD_IRQS, "polls"),
+    #[arg(long, value_name = "POLLS", allow_negative_numbers = true, value_parser = number(NapiConfig::NAPI_DEFER_HARD_IRQS, "polls"),
         default_value = "1", help_heading = "Merging and polling")]
     pub napi_defer_hard_irqs: u32,
 
     /// Frames read in one poll, 1 to 64.
-    #[arg(long, value_name = "FRAMES", value_parser = number(NapiConfig::BUDGET, "frames"),
+    #[arg(long, value_name = "FRAMES", allow_negative_numbers = true, value_parser = number(NapiConfig::BUDGET, "frames"),
         default_value = "64", help_heading = "Merging and polling")]
     pub budget: u32,
 
     /// Frames in a row, over several polls, after which other events get their turn, from
     /// budget up.
-    #[arg(long, value_name = "FRAMES", value_parser = number(1..=1_000_000u32, "frames"),
+    #[arg(long, value_name = "FRAMES", allow_negative_numbers = true, value_parser = number(1..=1_000_000u32, "frames"),
         default_value = "300", help_heading = "Merging and polling")]
     pub round_budget: u32,
 
     /// Microseconds in a row after which other events get their turn, 100 to 1000000.
-    #[arg(long, value_name = "US", value_parser = number(100..=1_000_000u64, "microseconds"),
+    #[arg(long, value_name = "US", allow_negative_numbers = true, value_parser = number(100..=1_000_000u64, "microseconds"),
         default_value = "2000", help_heading = "Merging and polling")]
     pub round_usecs: u64,
 
     /// Segments collected before they are handed to the guest together, 1 to 1024.
-    #[arg(long, value_name = "SEGMENTS", value_parser = number(1..=1024u32, "segments"),
+    #[arg(long, value_name = "SEGMENTS", allow_negative_numbers = true, value_parser = number(1..=1024u32, "segments"),
         default_value = "8", help_heading = "Merging and polling")]
     pub gro_normal_batch: u32,
 
     /// Largest merged packet behind its Ethernet header, 1500 to 65535 bytes.
-    #[arg(long, value_name = "BYTES", value_parser = number(1500..=65535u32, "bytes"),
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = number(1500..=65535u32, "bytes"),
         default_value = "65535", help_heading = "Merging and polling")]
     pub gro_max_size_bytes: u32,
 
     /// Most frames in one merged packet, 2 to 65535.
-    #[arg(long, value_name = "SEGMENTS", value_parser = number(2..=65535u32, "segments"),
+    #[arg(long, value_name = "SEGMENTS", allow_negative_numbers = true, value_parser = number(2..=65535u32, "segments"),
         default_value = "65535", help_heading = "Merging and polling")]
     pub gro_max_segs: u32,
 }
