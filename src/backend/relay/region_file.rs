@@ -1,10 +1,13 @@
 //! Whether the files of memory regions are as long as the regions.
 //!
-//! Mapping beyond the end of a file succeeds, and the first access there kills the process.
+//! Mapping beyond the end of a file succeeds, and the first access there kills the process. What is
+//! long enough now can be cut later, unless the file is sealed against it.
 
 use std::os::fd::OwnedFd;
+use std::sync::Once;
 
-use rustix::fs::{FileType, fstat};
+use log::info;
+use rustix::fs::{FileType, SealFlags, fcntl_get_seals, fstat};
 use vhost::vhost_user::message::FrontendReq;
 
 use super::fault::Fault;
@@ -39,5 +42,36 @@ pub(super) fn check(message: &Message, descriptors: &[OwnedFd]) -> Result<(), Fa
             });
         }
     }
+    if descriptors.iter().any(can_shrink) {
+        static SAID: Once = Once::new();
+        SAID.call_once(|| {
+            info!("guest memory is not sealed: a front-end that cuts its file ends this process");
+        });
+    }
     Ok(())
+}
+
+/// Whether the front-end can take away what is mapped. QEMU seals what `memory-backend-memfd`
+/// makes, and other kinds of files cannot be sealed.
+///
+/// Source: fcntl(2), `F_SEAL_SHRINK`.
+fn can_shrink(file: &OwnedFd) -> bool {
+    !fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{MemfdFlags, fcntl_add_seals, memfd_create};
+
+    use super::*;
+
+    #[test]
+    fn only_a_sealed_file_cannot_shrink() {
+        let open = memfd_create("guest", MemfdFlags::ALLOW_SEALING).unwrap();
+        assert!(can_shrink(&open));
+        fcntl_add_seals(&open, SealFlags::SHRINK).unwrap();
+        assert!(!can_shrink(&open));
+        let unsealable = tempfile::tempfile().unwrap();
+        assert!(can_shrink(&unsealable.into()));
+    }
 }
