@@ -20,6 +20,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use log::{debug, info};
 use vhost::vhost_user::message::FrontendReq;
@@ -39,6 +40,8 @@ use rules::Step;
 pub(super) enum End {
     /// The front-end has closed it without a word, as one does who looks if somebody listens.
     Unused,
+    /// The front-end has not said a word in all the time it was given.
+    Silent,
     /// The front-end has closed it between two messages.
     Closed,
     /// The front-end has closed it within a message.
@@ -59,6 +62,7 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             End::Unused => f.write_str("closed by the front-end without a word"),
+            End::Silent => f.write_str("no message came, others may be waiting"),
             End::Closed => f.write_str("closed by the front-end"),
             End::CutOff => f.write_str("closed by the front-end within a message"),
             End::Fault(fault) => write!(f, "protocol fault: {fault}"),
@@ -80,6 +84,8 @@ pub(super) struct Relay<'a> {
     pub(super) rings: u32,
     /// Ends the service early.
     pub(super) watch: &'a Watch,
+    /// How long the first message may take; for ever if not said.
+    pub(super) patience: Option<Duration>,
     /// Sends a frame out of the uplink.
     pub(super) announce: &'a dyn Fn(Vec<u8>),
 }
@@ -106,11 +112,11 @@ impl Relay<'_> {
     /// Waits for a request, and notices meanwhile when the daemon has closed its side because of
     /// the `last` one.
     fn next_request(&self, last: Option<FrontendReq>) -> Result<(Message, Vec<OwnedFd>), End> {
+        let timeout = self.patience.filter(|_| last.is_none());
         loop {
-            match self
-                .watch
-                .either_readable(self.daemon.as_fd(), self.front.as_fd())?
-            {
+            let (daemon, front) = (self.daemon.as_fd(), self.front.as_fd());
+            match self.watch.either_readable(daemon, front, timeout)? {
+                Wake::Timeout => return Err(End::Silent),
                 // The daemon says nothing of its own accord: readable means closed.
                 Wake::Ready([true, _]) => {
                     return Err(last.map_or(End::Unused, End::Refused));
@@ -159,5 +165,28 @@ impl Relay<'_> {
             Err(_) => debug!("{request:?} answered with {} bytes", payload.len()),
         }
         socket::send_to_front_end(self.front, &encode_reply(request, payload))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::watch::{LinkHandle, StopHandle};
+
+    #[test]
+    fn front_end_that_says_nothing_is_not_waited_for() {
+        let (_front_end, front) = UnixStream::pair().unwrap();
+        let (_daemon_end, daemon) = UnixStream::pair().unwrap();
+        let watch = Watch::new(StopHandle::new().unwrap(), LinkHandle::new().unwrap());
+        let relay = Relay {
+            front: &front,
+            daemon: &daemon,
+            rings: 2,
+            watch: &watch,
+            patience: Some(Duration::from_millis(1)),
+            announce: &|_| {},
+        };
+        let end = relay.run(Rules::new(2, QueueNumUnit::Pairs, 0));
+        assert!(matches!(end, End::Silent), "{end:?}");
     }
 }

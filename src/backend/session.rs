@@ -25,6 +25,9 @@ use crate::worker::PairControl;
 /// Time to wait before trying again what failed for want of resources.
 const RECOVERY: Duration = Duration::from_secs(1);
 
+/// How long a front-end that has connected may keep silent: one that does keeps others out.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// A kick message has eight bits for the index of the ring.
 const PAIRS_MAX: usize = 128;
 
@@ -179,6 +182,11 @@ impl Sessions {
         }
     }
 
+    /// Whoever was connected to by us, or was given, keeps nobody out.
+    fn patience(&self) -> Option<Duration> {
+        matches!(self.source, Source::Listen { .. }).then_some(PATIENCE)
+    }
+
     /// Serves a connection to its end; whether it was a session worth the name.
     fn serve(&self, front: &UnixStream, watch: &Watch) -> bool {
         let session = match Session::start(&self.offer, &self.controls) {
@@ -190,7 +198,7 @@ impl Sessions {
         };
         debug!("connection accepted");
         let end = catch_unwind(AssertUnwindSafe(|| {
-            session.relay(front, &self.offer, watch)
+            session.relay(front, &self.offer, watch, self.patience())
         }));
         let complaint = session.end();
         match &end {
@@ -205,7 +213,7 @@ impl Sessions {
             Ok(end) => warn!("front-end disconnected: {end}"),
             Err(_) => error!("front-end disconnected: the session panicked"),
         }
-        !matches!(end, Ok(End::Unused | End::LinkDown))
+        !matches!(end, Ok(End::Unused | End::Silent | End::LinkDown))
     }
 }
 
@@ -227,7 +235,13 @@ impl Session {
         Ok(Self { pairs, framework })
     }
 
-    fn relay(&self, front: &UnixStream, offer: &Offer, watch: &Watch) -> End {
+    fn relay(
+        &self,
+        front: &UnixStream,
+        offer: &Offer,
+        watch: &Watch,
+        patience: Option<Duration>,
+    ) -> End {
         let rings = u32::try_from(self.pairs.ring_count()).unwrap_or(u32::MAX);
         let protocol = offer.protocol_features().bits();
         let rules = Rules::new(rings, offer.queue_num_unit, protocol);
@@ -236,6 +250,7 @@ impl Session {
             daemon: &self.framework.socket,
             rings,
             watch,
+            patience,
             announce: &|frame| self.pairs.announce(frame),
         };
         relay.run(rules)

@@ -117,15 +117,16 @@ impl Watch {
         self.wait([Some((socket, PollFlags::IN)), None], None)
     }
 
-    /// Waits until one of two sockets can be read.
+    /// Waits until one of two sockets can be read, for the time or for ever.
     pub(super) fn either_readable(
         &self,
         one: BorrowedFd<'_>,
         other: BorrowedFd<'_>,
+        timeout: Option<Duration>,
     ) -> io::Result<Wake> {
         self.wait(
             [Some((one, PollFlags::IN)), Some((other, PollFlags::IN))],
-            None,
+            timeout,
         )
     }
 
@@ -224,7 +225,9 @@ mod tests {
         let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
         let idle = new_event().unwrap();
         drop(far);
-        let wake = watch.either_readable(idle.as_fd(), near.as_fd()).unwrap();
+        let wake = watch
+            .either_readable(idle.as_fd(), near.as_fd(), None)
+            .unwrap();
         assert_eq!(wake, Wake::Ready([false, true]));
     }
 }
