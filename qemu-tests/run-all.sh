@@ -22,8 +22,12 @@ step "pure modules" "$CARGO" check --lib --no-default-features
 step tests "$CARGO" test
 step "tests on guests" "$CARGO" test --test qemu
 
-skipped=$(grep -aE '^(SKIPPED|NOT RUN)' "$log" | sort -u)
+# Cases of what is not built are left out on purpose; they are no lack of this machine.
+by_choice='NOT RUN: gro case .* tunnels are not merged'
+skipped=$(grep -aE '^(SKIPPED|NOT RUN)' "$log" | grep -avE "$by_choice" | sort -u)
+chosen=$(grep -aoE "$by_choice" "$log" | sort -u | wc -l)
 printf '\n=== all of it took %d s\n' "$SECONDS"
+[ "$chosen" = 0 ] || printf '\nleft out on purpose: %d merge cases of tunnels, which are not built\n' "$chosen"
 if [ -n "$skipped" ]; then
     printf '\n!!!!!!!! NOT EVERYTHING WAS RUN:\n%s\n!!!!!!!!\n' "$skipped"
 fi
