@@ -99,6 +99,19 @@ fn a_socket_that_nobody_listens_on_is_replaced_and_removed_at_the_end() {
 }
 
 #[test]
+fn f40_a_tap_deleted_without_a_guest_is_noticed() {
+    in_namespace("f40_a_tap_deleted_without_a_guest_is_noticed", || {
+        let folder = folder();
+        let mut daemon = Daemon::start(&folder.path().join("socket"));
+        daemon.wait_for("listening").expect("it listens");
+        ip("link del tap0");
+        daemon.wait_for("uplink is gone").expect("it says so");
+        daemon.kill(Signal::TERM);
+        assert_eq!(daemon.status(), Some(0));
+    });
+}
+
+#[test]
 fn each_signal_to_stop_is_a_normal_end() {
     in_namespace("each_signal_to_stop_is_a_normal_end", || {
         let folder = folder();

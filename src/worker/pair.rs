@@ -138,7 +138,10 @@ impl QueuePair {
             (true, true) => Interest::ReadWrite,
             (true, false) => Interest::Read,
             (false, true) => Interest::Write,
-            (false, false) => Interest::Errors,
+            (false, false) if self.receive.is_between_polls() => Interest::Errors,
+            // A tap that is deleted wakes those alone who wait to read. An edge for each frame
+            // until the host's queue is full is the price.
+            (false, false) => Interest::ReadEdge,
         };
         if let Err(error) = self.waiter.watch_uplink(self.host.queue.fd(), wish) {
             self.host.set_link(Link::Gone, &error);
@@ -151,7 +154,7 @@ impl QueuePair {
             self.host.set_link(Link::Gone, &"the device was removed");
             return;
         }
-        if ready.readable || ready.failed {
+        if (ready.readable || ready.failed) && self.receive.wants_frames() {
             self.receive.readable();
         }
         if ready.writable {

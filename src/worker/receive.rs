@@ -90,6 +90,11 @@ impl Receive {
         self.is_live() && !self.blocked && !self.napi.is_masked() && self.retry_at.is_none()
     }
 
+    /// Whether the uplink is left alone for a moment only: a deadline brings the next poll.
+    pub(super) fn is_between_polls(&self) -> bool {
+        self.napi.is_masked() || self.retry_at.is_some()
+    }
+
     /// Whether [`poll`](Self::poll) has something to do.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.napi.state() == NapiState::Scheduled
