@@ -62,7 +62,7 @@ fn deliver(
     capture.wait(|frames| segment::has_all(frames, segments))
 }
 
-/// Payload sizes of what arrived, with the start of each relative to the first.
+/// Payload sizes of what arrived, in order.
 fn shape(packets: &[Received]) -> Vec<usize> {
     packets.iter().map(|packet| packet.payload).collect()
 }

@@ -83,7 +83,7 @@ pub(crate) fn tcp_out(vm: &Vm, sender: &Sender, family: Family, length: usize) -
         "head -c {length} /dev/urandom >/tmp/out && sha256sum </tmp/out"
     ))?;
     let digit = family.digit();
-    let target = format!("TCP{digit}:{}", bracketed(address));
+    let target = format!("TCP{digit}:{address}");
     vm.run(&format!(
         "(socat -u FILE:/tmp/out {target} >/tmp/socat.log 2>&1 &)"
     ))?;
@@ -155,7 +155,7 @@ pub(crate) fn udp_out(vm: &Vm, sender: &Sender, family: Family, datagrams: usize
     let hash = vm.run(&format!(
         "head -c {length} /dev/urandom >/tmp/out && sha256sum </tmp/out"
     ))?;
-    let target = format!("UDP{}:{}", family.digit(), bracketed(address));
+    let target = format!("UDP{}:{address}", family.digit());
     let mut received = Vec::new();
     let mut datagram = [0; 2048];
     while received.len() < length {
@@ -214,11 +214,6 @@ fn arrived(vm: &Vm, payload: &[u8]) -> Result<()> {
         "the payload changed on its way into the guest"
     );
     Ok(())
-}
-
-fn bracketed(address: SocketAddr) -> String {
-    // Both families print as socat wants them.
-    address.to_string()
 }
 
 /// In the form of the guest's `sha256sum`.

@@ -16,6 +16,7 @@ mod measure;
 mod report;
 mod setting;
 mod spread;
+mod verdict;
 
 use harness::{Kit, Lab, Wire, kit, sandbox, wait};
 use measure::{Sample, Test};
