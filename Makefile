@@ -4,8 +4,9 @@
 CARGO ?= cargo
 ARGS ?=
 SECONDS ?= 60
+CPU ?= 0
 
-.PHONY: all demo test check fuzz mutants
+.PHONY: all demo test check fuzz mutants peers
 
 all:
 	$(CARGO) build --release
@@ -35,3 +36,7 @@ fuzz:
 # does a part.
 mutants:
 	./tests/mutants.sh $(ARGS)
+
+# The engine and DPDK's side by side on processor CPU, half a minute; needs a C compiler and pkg-config.
+peers:
+	CPU=$(CPU) ./benches/peers/run.sh

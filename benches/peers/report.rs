@@ -43,6 +43,8 @@ pub(crate) struct Row {
     pub(crate) vouched: Side,
     pub(crate) verified: Side,
     pub(crate) merge_off: Side,
+    /// Nanoseconds a frame of giving the buffers back, a part of all of ours.
+    pub(crate) buffers: Spread,
     /// Nanoseconds a frame of the parser alone.
     pub(crate) layout: Spread,
     /// In the order of [`MODES`].
@@ -56,6 +58,7 @@ impl Row {
             vouched: Side::default(),
             verified: Side::default(),
             merge_off: Side::default(),
+            buffers: Spread::default(),
             layout: Spread::default(),
             dpdk: Default::default(),
         }
@@ -104,11 +107,19 @@ pub(crate) fn print(dpdk: &str, yardsticks: &Yardsticks, rows: &[Row]) -> io::Re
     )?;
 
     let ours = ["vouched", "verified", "merging off"];
-    print_line(out, "this engine", ours.into_iter().chain(["layout alone"]))?;
+    print_line(
+        out,
+        "this engine",
+        ours.into_iter().chain(["buffers alone", "layout alone"]),
+    )?;
     for row in rows {
         let sides = [&row.vouched, &row.verified, &row.merge_off];
         let cells = sides.map(|side| row.cost(side)).into_iter();
-        print_line(out, &row.title(), cells.chain([show_ns(&row.layout)]))?;
+        print_line(
+            out,
+            &row.title(),
+            cells.chain([show_ns(&row.buffers), show_ns(&row.layout)]),
+        )?;
     }
 
     let title = format!("DPDK {dpdk}");

@@ -20,6 +20,11 @@ impl Spread {
         Self(self.0.iter().zip(&other.0).map(|(a, b)| a / b).collect())
     }
 
+    /// Turn by turn as well.
+    pub(crate) fn less(&self, other: &Self) -> Self {
+        Self(self.0.iter().zip(&other.0).map(|(a, b)| a - b).collect())
+    }
+
     pub(crate) fn map(&self, change: impl Fn(f64) -> f64) -> Self {
         Self(self.0.iter().map(|&value| change(value)).collect())
     }

@@ -38,8 +38,7 @@ impl Drop for Buffer {
 /// Has the frames of a round ready in fresh buffers, round after round.
 ///
 /// Only header bytes are written: payload is the same in all frames and nobody changes it. Writing
-/// it too would push the headers out of the first-level cache, where neither engine would meet them
-/// on a real host that has just looked at them.
+/// it too would push the headers out of the first-level cache before the round begins.
 pub(crate) struct Source {
     headers: Vec<Vec<u8>>,
     pool: Pool,

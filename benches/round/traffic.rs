@@ -8,7 +8,7 @@ const TIMESTAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 7, 0, 0, 0, 9];
 
 /// A kind of traffic.
 ///
-/// Its frames have one length and differ in their first [`HEADERS`](super::HEADERS) bytes only.
+/// Its frames have one length and differ in their headers only.
 pub(crate) struct Traffic {
     pub(crate) name: &'static str,
     /// Frames of a round and their payload.
