@@ -98,7 +98,7 @@ fn poll(engine: &mut GroEngine<Buffer>, first: u16) -> usize {
     let mut packets = 0;
     for number in 0..64 {
         let flow = number % 10;
-        engine.receive(Instant::ZERO, segment(flow, first + number / 10), meta);
+        engine.receive(Instant::ZERO, segment(flow, first + number / 10), &meta);
         if engine.should_hand_over() {
             packets += deliver(engine);
         }
@@ -109,9 +109,9 @@ fn poll(engine: &mut GroEngine<Buffer>, first: u16) -> usize {
 
 fn deliver(engine: &mut GroEngine<Buffer>) -> usize {
     let mut packets = 0;
-    while let Some(packet) = engine.pop() {
+    while engine.front().is_some() {
         packets += 1;
-        engine.recycle(packet);
+        engine.release_front();
     }
     engine.handed_over();
     packets

@@ -4,6 +4,8 @@
 mod buffer;
 mod traffic;
 
+use std::hint::black_box;
+
 use vhost_user_gro::gro::{FlushReason, GroConfig, GroEngine, GroTypes};
 use vhost_user_gro::time::Instant;
 use vhost_user_gro::wire::vnet_hdr::F_DATA_VALID;
@@ -66,7 +68,7 @@ impl Round {
     pub(crate) fn run(&mut self, frames: &mut Vec<Buffer>) -> usize {
         let mut packets = 0;
         for frame in frames.drain(..) {
-            self.engine.receive(Instant::ZERO, frame, self.meta);
+            self.engine.receive(Instant::ZERO, frame, &self.meta);
             if self.engine.should_hand_over() {
                 packets += self.deliver();
             }
@@ -77,8 +79,8 @@ impl Round {
 
     fn deliver(&mut self) -> usize {
         let mut packets = 0;
-        while let Some(packet) = self.engine.pop() {
-            self.engine.recycle(packet);
+        while black_box(self.engine.front()).is_some() {
+            self.engine.release_front();
             packets += 1;
         }
         self.engine.handed_over();

@@ -1,6 +1,6 @@
 //! Last touches: lengths, partial checksum and virtio-net header (section 7).
 
-use super::packet::{GroPacket, HeldPacket};
+use super::packet::{FrameBytes, HeldPacket};
 use super::stats::DropReason;
 use crate::wire::checksum;
 use crate::wire::ipv4::{self, Ipv4};
@@ -12,21 +12,13 @@ use crate::wire::{Layout, Network, Transport, ipv6, udp};
 
 /// Turns a held packet of several segments into a super-frame: writes the fields of section 7.2
 /// into the first frame's headers and describes it for the guest.
-#[inline]
-pub(super) fn super_frame<B>(held: HeldPacket<B>) -> GroPacket<B>
-where
-    B: AsRef<[u8]> + AsMut<[u8]>,
-{
-    let HeldPacket {
-        mut packet,
-        layout,
-        collected,
-        ..
-    } = held;
-    packet.vnet = gso_header(&layout);
-    let collected = u8::try_from(collected).unwrap_or_default();
-    rewrite_headers(packet.head.as_mut(), &layout, packet.len, collected);
-    packet
+#[inline(never)]
+pub(super) fn super_frame<B: FrameBytes>(held: &mut HeldPacket<B>) {
+    let (layout, collected) = (held.layout, held.collected);
+    held.packet.count(layout.payload_len());
+    let len = held.packet.frame_len();
+    held.packet.vnet = gso_header(&layout);
+    rewrite_headers(held.packet.head_mut(), &layout, len, collected);
 }
 
 /// The header of a super-frame: always with a partial checksum (OUT-2), never with ECN (OUT-4).
@@ -34,17 +26,17 @@ fn gso_header(layout: &Layout) -> VnetHdr {
     VnetHdr {
         flags: F_NEEDS_CSUM,
         gso_type: gso_type(layout),
-        hdr_len: layout.payload,
+        hdr_len: layout.payload(),
         // LIM-5: a payload behind IP headers is shorter than 65535 bytes.
-        gso_size: length(layout.payload_len as usize),
-        csum_start: layout.l4,
-        csum_offset: layout.transport.checksum_offset(),
+        gso_size: length(layout.payload_len() as usize),
+        csum_start: layout.l4(),
+        csum_offset: layout.transport().checksum_offset(),
         num_buffers: 0,
     }
 }
 
 const fn gso_type(layout: &Layout) -> u8 {
-    match (layout.transport, layout.network) {
+    match (layout.transport(), layout.network()) {
         (Transport::Tcp, Network::Ipv4) => GSO_TCPV4,
         (Transport::Tcp, Network::Ipv6) => GSO_TCPV6,
         (Transport::Udp, _) => GSO_UDP_L4,
@@ -53,8 +45,8 @@ const fn gso_type(layout: &Layout) -> u8 {
 
 /// Brings the headers in `frame` up to date for a packet of `len` bytes.
 fn rewrite_headers(frame: &mut [u8], layout: &Layout, len: usize, collected: u8) {
-    let (l3, l4) = (usize::from(layout.l3), usize::from(layout.l4));
-    match layout.network {
+    let (l3, l4) = (usize::from(layout.l3()), usize::from(layout.l4()));
+    match layout.network() {
         Network::Ipv4 => {
             let id = Ipv4::at(frame, l3).map_or(0, Ipv4::id);
             ipv4::rewrite(frame, l3, length(len - l3), id);
@@ -63,7 +55,7 @@ fn rewrite_headers(frame: &mut [u8], layout: &Layout, len: usize, collected: u8)
     }
     let l4_len = length(len - l4);
     let partial = checksum::pseudo_header(frame, layout, u32::from(l4_len)).fold();
-    match layout.transport {
+    match layout.transport() {
         Transport::Tcp => {
             let flags = Tcp::at(frame, l4).map_or(0, Tcp::flags);
             tcp::rewrite(frame, l4, flags | collected, partial);
@@ -74,7 +66,7 @@ fn rewrite_headers(frame: &mut [u8], layout: &Layout, len: usize, collected: u8)
 
 /// The header of a frame that is delivered as it came. `is_verified` says that this engine found
 /// the checksum right. A partial checksum is finished for a guest without `GUEST_CSUM`.
-#[inline]
+#[inline(always)]
 pub(super) fn plain_header(
     frame: &mut [u8],
     host: &VnetHdr,
@@ -98,6 +90,8 @@ static PLAIN: [VnetHdr; 2] = [
     },
 ];
 
+#[cold]
+#[inline(never)]
 fn partial_header(
     frame: &mut [u8],
     host: &VnetHdr,

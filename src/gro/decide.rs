@@ -1,137 +1,167 @@
-//! What becomes of a frame. Nothing is moved here: frames are looked at, and what must not be
-//! overtaken is completed.
+//! What becomes of a frame: it joins, waits or passes, and what it must not overtake is completed.
 
 use super::config::HashMode;
 use super::flow::{AddressPair, FlowKey};
+use super::hold::First;
 use super::join::{self, Join, Joining};
-use super::stats::{Bail, Conflict, FlushReason};
-use super::table::{Home, Slot};
-use super::{FrameBytes, GroEngine, fast, tcp, udp};
-use crate::wire::layout::{self, Known, Unfit};
+use super::packet::HeldPacket;
+use super::stats::{Bail, FlushReason};
+use super::store::PacketId;
+use super::table::Home;
+use super::{FrameBytes, GroEngine, GroResult, fast, tcp, udp};
+use crate::time::Instant;
+use crate::wire::layout::{Known, Unfit};
 use crate::wire::tcp::Tcp;
 use crate::wire::udp::Udp;
-use crate::wire::vnet_hdr::{F_DATA_VALID, F_NEEDS_CSUM};
+use crate::wire::vnet_hdr::{F_DATA_VALID, F_NEEDS_CSUM, GSO_NONE};
 use crate::wire::{Layout, RxMeta, Transport, VnetHdr, checksum};
 
-/// What becomes of a frame.
-pub(super) enum Verdict {
-    Join(Slot, Join),
-    Hold(First),
+/// What the packet that is held of a frame's flow says to it.
+enum Meeting {
+    /// It joins.
+    Join(Join),
+    /// It has to go on alone; the packet was completed.
     Pass,
-}
-
-/// What the first frame of a packet starts it with.
-pub(super) struct First {
-    pub(super) layout: Layout,
-    /// TCP sequence number behind its payload.
-    pub(super) next_seq: u32,
+    /// It may start anew; the packet was completed.
+    Start,
 }
 
 impl<B: FrameBytes> GroEngine<B> {
-    /// Frames of one flow come in bursts, so the packet of the last one is tried first.
+    /// The short way: the packet that a frame is the next segment of, if it is the one that the
+    /// last frame, or one like it, belonged to.
     #[inline(always)]
-    pub(super) fn guess(&self, frame: &[u8], meta: &RxMeta) -> Option<Join> {
-        let held = self.table.get(self.recent)?;
-        if !fast::is_likely(held, frame) {
+    pub(super) fn guess(&mut self, frame: &[u8], meta: &RxMeta) -> Option<&mut HeldPacket<B>> {
+        let head = frame.first_chunk()?;
+        let last = self.hints.last();
+        let id = match self.store.get(last) {
+            Some(held) if fast::is_likely(held, head) => last,
+            _ => self.hints.of(head),
+        };
+        let held = self.store.get_mut(id)?;
+        if !fast::is_next(held, head, frame.len(), meta.merge_mark) {
             return None;
         }
-        let next = fast::next(held, frame, self.merge_mark(meta))?;
-        is_checksum_right(frame, &next.layout, &meta.vnet).then_some(next.join)
-    }
-
-    /// Says what becomes of a frame, and completes what must not be overtaken by it.
-    #[inline(never)]
-    pub(super) fn decide(&mut self, frame: &[u8], meta: &RxMeta) -> Verdict {
-        match layout::parse(frame) {
-            Ok(layout) => self.decide_candidate(frame, meta, layout),
-            Err(unfit) => self.decide_unfit(frame, meta, unfit),
+        let VnetHdr {
+            flags, gso_type, ..
+        } = meta.vnet;
+        let is_vouched_for = [flags, gso_type] == [F_DATA_VALID, GSO_NONE];
+        if is_vouched_for || may_join(frame, meta, held.layout) {
+            self.hints.set_last(id);
+            return Some(held);
         }
+        None
     }
 
     /// A sound TCP or UDP frame: joins, waits or passes.
     #[inline(always)]
-    fn decide_candidate(&mut self, frame: &[u8], meta: &RxMeta, layout: Layout) -> Verdict {
-        let joining = self.joining(frame, layout, meta);
-        let Some(key) = FlowKey::read(frame, &layout) else {
-            // The buffer shows other bytes than the parser saw.
-            return Verdict::Pass;
-        };
-        let home = self.home(&key, meta);
-        let Some((slot, held)) = self.table.find(home, &key) else {
-            return self.decide_first(&joining, meta);
-        };
-        if let Some(next) = fast::next(held, frame, joining.merge_mark)
-            && is_checksum_right(frame, &layout, &meta.vnet)
-        {
-            return Verdict::Join(slot, next.join);
+    pub(super) fn receive_candidate(
+        &mut self,
+        now: Instant,
+        buf: B,
+        meta: &RxMeta,
+        layout: Layout,
+    ) -> GroResult {
+        let frame = buf.as_ref();
+        let mut home = None;
+        if self.has_held() {
+            let Some(key) = FlowKey::read(frame, layout) else {
+                // The buffer shows other bytes than the parser saw.
+                return self.pass(buf, &meta.vnet);
+            };
+            let its_home = self.home(&key, meta);
+            if let Some(id) = self.table.find(&self.store, its_home, &key) {
+                match self.meet(frame, meta, layout, id) {
+                    Meeting::Join(join) => return self.append(id, buf, &join),
+                    Meeting::Pass => return self.pass(buf, &meta.vnet),
+                    Meeting::Start => {}
+                }
+            }
+            home = Some(its_home);
         }
-        let decision = join::check(held, &joining, &self.config);
-        self.settle(&joining, meta, slot, decision)
+        let Some(next_seq) = self.start(frame, layout, meta) else {
+            return self.pass(buf, &meta.vnet);
+        };
+        if home.is_none()
+            && let Some(key) = FlowKey::read(frame, layout)
+        {
+            home = Some(self.home(&key, meta));
+        }
+        match home {
+            Some(home) => {
+                let first = First {
+                    layout,
+                    home,
+                    next_seq,
+                };
+                self.hold(now, buf, meta, &first)
+            }
+            None => self.pass(buf, &meta.vnet),
+        }
     }
 
-    fn joining<'a>(&self, frame: &'a [u8], layout: Layout, meta: &RxMeta) -> Joining<'a> {
-        Joining {
+    /// A candidate whose flow is held.
+    #[inline(never)]
+    fn meet(&mut self, frame: &[u8], meta: &RxMeta, layout: Layout, id: PacketId) -> Meeting {
+        let Some(held) = self.store.get(id) else {
+            return Meeting::Pass;
+        };
+        let joining = Joining {
             frame,
             layout,
-            merge_mark: self.merge_mark(meta),
-        }
-    }
-
-    /// Carries out what the merge rules said for a frame whose flow is held in a slot.
-    fn settle(
-        &mut self,
-        new: &Joining<'_>,
-        meta: &RxMeta,
-        slot: Slot,
-        decision: Result<Join, Conflict>,
-    ) -> Verdict {
-        if let Err(reason) = self.check_eligible(new.frame, &new.layout) {
-            return self.bail(reason, Some(slot));
-        }
-        match decision {
-            Ok(join) if is_checksum_right(new.frame, &new.layout, &meta.vnet) => {
-                Verdict::Join(slot, join)
-            }
-            Ok(_) => self.bail(Bail::Checksum, Some(slot)),
-            Err(conflict) => {
-                self.complete(slot, FlushReason::Conflict(conflict));
-                self.decide_first(new, meta)
-            }
-        }
-    }
-
-    /// A candidate whose flow holds nothing: starts a packet, or passes.
-    #[inline]
-    fn decide_first(&mut self, new: &Joining<'_>, meta: &RxMeta) -> Verdict {
-        let Joining { frame, layout, .. } = *new;
-        if let Err(reason) = self.check_eligible(frame, &layout) {
-            return self.bail(reason, None);
-        }
-        let next_seq = match layout.transport {
-            Transport::Tcp => match Tcp::at(frame, usize::from(layout.l4)) {
-                Some(tcp) if tcp::may_be_held(tcp, layout.payload_len) => {
-                    tcp.seq().wrapping_add(layout.payload_len)
+            merge_mark: meta.merge_mark,
+        };
+        let decision = join::check(held, &joining, &self.config);
+        let reason = match self.check_eligible(frame, layout) {
+            Err(reason) => reason,
+            Ok(()) => match decision {
+                Err(conflict) => {
+                    self.complete_packet(id, FlushReason::Conflict(conflict));
+                    return Meeting::Start;
                 }
-                _ => return Verdict::Pass,
+                Ok(join) if is_checksum_right(frame, layout, &meta.vnet) => {
+                    return Meeting::Join(join);
+                }
+                Ok(_) => Bail::Checksum,
             },
+        };
+        self.stats.count_bail(reason);
+        self.complete_packet(id, FlushReason::Order);
+        Meeting::Pass
+    }
+
+    /// Whether a candidate whose flow holds nothing starts a packet: the sequence number behind
+    /// it.
+    #[inline(always)]
+    fn start(&mut self, frame: &[u8], layout: Layout, meta: &RxMeta) -> Option<u32> {
+        if let Err(reason) = self.check_eligible(frame, layout) {
+            self.stats.count_bail(reason);
+            return None;
+        }
+        let next_seq = match layout.transport() {
+            Transport::Tcp => {
+                let tcp = Tcp::at(frame, usize::from(layout.l4()))?;
+                tcp::may_be_held(tcp, layout.payload_len()).then_some(())?;
+                tcp.seq().wrapping_add(layout.payload_len())
+            }
             Transport::Udp => 0,
         };
-        if !is_checksum_right(frame, &layout, &meta.vnet) {
-            return self.bail(Bail::Checksum, None);
+        if !is_checksum_right(frame, layout, &meta.vnet) {
+            self.stats.count_bail(Bail::Checksum);
+            return None;
         }
-        Verdict::Hold(First { layout, next_seq })
+        Some(next_seq)
     }
 
     /// Gates that need more than the layout: features, UDP switch, ports and checksum field.
-    #[inline]
-    pub(super) fn check_eligible(&self, frame: &[u8], layout: &Layout) -> Result<(), Bail> {
-        if !self.kinds.contains(layout.network, layout.transport) {
+    #[inline(always)]
+    pub(super) fn check_eligible(&self, frame: &[u8], layout: Layout) -> Result<(), Bail> {
+        if !self.kinds.contains(layout.network(), layout.transport()) {
             return Err(Bail::NotNegotiated);
         }
-        match layout.transport {
+        match layout.transport() {
             Transport::Tcp => Ok(()),
             Transport::Udp => {
-                let udp = Udp::at(frame, usize::from(layout.l4)).ok_or(Bail::UdpNoChecksum)?;
+                let udp = Udp::at(frame, usize::from(layout.l4())).ok_or(Bail::UdpNoChecksum)?;
                 udp::check_eligible(udp, &self.config.udp_exclude_ports)
             }
         }
@@ -139,23 +169,15 @@ impl<B: FrameBytes> GroEngine<B> {
 
     /// A frame that cannot take part: what is held of its flow, as far as known, goes first
     /// (ORD-2).
-    fn decide_unfit(&mut self, frame: &[u8], meta: &RxMeta, unfit: Unfit) -> Verdict {
+    #[inline(never)]
+    pub(super) fn make_way(&mut self, frame: &[u8], meta: &RxMeta, unfit: Unfit) {
         self.stats.count_bail(Bail::Malformed(unfit.reason));
         if unfit.known == Known::Nothing {
             self.stats.bypassed += 1;
         }
-        self.complete_known(frame, meta, unfit.known);
-        Verdict::Pass
-    }
-
-    /// A candidate that is turned away; `found` is what is held of its flow.
-    #[cold]
-    fn bail(&mut self, reason: Bail, found: Option<Slot>) -> Verdict {
-        self.stats.count_bail(reason);
-        if let Some(slot) = found {
-            self.complete(slot, FlushReason::Order);
+        if self.has_held() {
+            self.complete_known(frame, meta, unfit.known);
         }
-        Verdict::Pass
     }
 
     /// Completes everything held that a frame must not overtake.
@@ -166,16 +188,16 @@ impl<B: FrameBytes> GroEngine<B> {
                 let Some(pair) = AddressPair::read(frame, network, l3) else {
                     return;
                 };
-                while let Some(slot) = self.table.find_between(&pair) {
+                while let Some(slot) = self.table.find_between(&self.store, &pair) {
                     self.complete(slot, FlushReason::Order);
                 }
             }
             Known::Flow(layout) => {
-                let Some(key) = FlowKey::read(frame, &layout) else {
+                let Some(key) = FlowKey::read(frame, layout) else {
                     return;
                 };
-                if let Some((slot, _)) = self.table.find(self.home(&key, meta), &key) {
-                    self.complete(slot, FlushReason::Order);
+                if let Some(id) = self.table.find(&self.store, self.home(&key, meta), &key) {
+                    self.complete_packet(id, FlushReason::Order);
                 }
             }
         }
@@ -192,26 +214,24 @@ impl<B: FrameBytes> GroEngine<B> {
         };
         Home::new(bucket, hash)
     }
+}
 
-    /// The mark as a merge condition (META-1).
-    #[inline]
-    pub(super) const fn merge_mark(&self, meta: &RxMeta) -> u64 {
-        match self.config.hash_mode {
-            HashMode::Given => 0,
-            HashMode::Flow | HashMode::Zero => meta.merge_mark,
-        }
-    }
+/// Whether a frame joins as far as its metadata is concerned: what the host had merged is not
+/// merged further (IN-3).
+#[inline(never)]
+fn may_join(frame: &[u8], meta: &RxMeta, layout: Layout) -> bool {
+    meta.vnet.gso_type == GSO_NONE && is_checksum_right(frame, layout, &meta.vnet)
 }
 
 /// IN-1, IN-2: whether the host vouches for the transport checksum, or it proves right.
 #[inline(always)]
-fn is_checksum_right(frame: &[u8], layout: &Layout, host: &VnetHdr) -> bool {
+fn is_checksum_right(frame: &[u8], layout: Layout, host: &VnetHdr) -> bool {
     if host.flags & (F_NEEDS_CSUM | F_DATA_VALID) == F_DATA_VALID {
         return true;
     }
     if host.flags & F_NEEDS_CSUM != 0 {
-        return host.csum_start == layout.l4
-            && host.csum_offset == layout.transport.checksum_offset();
+        return host.csum_start == layout.l4()
+            && host.csum_offset == layout.transport().checksum_offset();
     }
-    checksum::is_transport_right(frame, layout)
+    checksum::is_transport_right(frame, &layout)
 }

@@ -1,83 +1,141 @@
-//! The frame that everybody hopes for: the next segment of the stream, with nothing changed.
+//! The frame that everybody hopes for: the next full segment of the stream, with nothing changed.
 //!
 //! Says yes only where the parser and all rules of `join` would say yes, with far fewer
 //! instructions; a test compares the two. To say no costs nothing but time: the frame then goes
-//! the long way, which finds out what is the matter.
+//! the long way, which finds out what is the matter. So does the last segment of a packet, which
+//! is shorter or has a flag that closes it.
 
-use super::alike::is_alike;
-use super::join::Join;
-use super::network::IdMode;
+use super::alike::{Head, SPAN, is_alike, mask_for};
 use super::packet::HeldPacket;
-use super::tcp;
-use crate::wire::ipv4::Ipv4;
+use crate::wire::ipv4::{IdSum, Ipv4};
 use crate::wire::tcp::Tcp;
 use crate::wire::udp::Udp;
-use crate::wire::{Layout, Network, Transport, array_at};
+use crate::wire::{Layout, Network, Transport};
 
-/// A frame that continues a held packet.
-pub(super) struct Next {
-    pub(super) layout: Layout,
-    pub(super) join: Join,
+/// What is known of the next full segment of a held packet.
+///
+/// What changes with each segment is as wide as a register: it is read again before it has left
+/// the store buffer, which can only hand on what was written as a whole.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Expected {
+    /// The start of the first frame.
+    head: Head,
+    /// What has to be equal to it.
+    mask: &'static Head,
+    /// Metadata of the first frame (META-1).
+    pub(super) merge_mark: u64,
+    /// Bytes of the first frame. [`NOTHING`] if nothing can join the short way, and in a packet
+    /// that is not held.
+    frame_len: usize,
+    /// Frames behind the first that make the packet full.
+    pub(super) max_rest: usize,
+    /// TCP sequence number.
+    pub(super) seq: u32,
+    id_sum: IdSum,
+    /// IPv4 identification.
+    pub(super) id: u16,
+    /// What the identification grows by with each segment; the second decides.
+    pub(super) id_step: u16,
 }
 
-/// Whether a frame has the same ports, if it has its headers in the same places. Most frames of
-/// other flows do not, and need not be looked at further.
-#[inline(always)]
-pub(super) fn is_likely<B: AsRef<[u8]>>(held: &HeldPacket<B>, frame: &[u8]) -> bool {
-    let l4 = usize::from(held.layout.l4);
-    array_at::<4>(frame, l4) == array_at::<4>(held.packet.head.as_ref(), l4)
+/// The length of no frame.
+const NOTHING: usize = usize::MAX;
+
+impl Expected {
+    /// Nothing.
+    pub(super) const NONE: Self = Self {
+        head: Head::NONE,
+        mask: &Head::NONE,
+        merge_mark: 0,
+        frame_len: NOTHING,
+        max_rest: 0,
+        seq: 0,
+        id_sum: IdSum::ZERO,
+        id: 0,
+        id_step: 0,
+    };
+
+    /// What follows a first frame; the rest is up to the caller.
+    #[inline(always)]
+    pub(super) fn start(&mut self, frame: &[u8], layout: Layout) {
+        (self.id, self.id_step) = (0, 0);
+        if layout.network() == Network::Ipv4
+            && let Some(ip) = Ipv4::at(frame, usize::from(layout.l3()))
+        {
+            (self.id, self.id_step) = (ip.id().wrapping_add(1), 1);
+            self.id_sum = ip.id_sum();
+        }
+        self.frame_len = NOTHING;
+        if let (Some(head), Some(mask)) = (frame.first_chunk::<SPAN>(), mask_for(layout)) {
+            self.head.0 = *head;
+            self.mask = mask;
+            self.frame_len = frame.len();
+        }
+    }
+
+    /// Nothing follows any more.
+    #[inline(always)]
+    pub(super) fn end(&mut self) {
+        self.frame_len = NOTHING;
+    }
+
+    /// One more full segment.
+    #[inline(always)]
+    pub(super) fn advance(&mut self, payload_len: u32) {
+        self.seq = self.seq.wrapping_add(payload_len);
+        self.id = self.id.wrapping_add(self.id_step);
+    }
 }
 
-/// Whether a frame, of which nothing is known yet, continues a held packet in the plainest way.
-/// Its transport checksum is not looked at.
+/// Whether a frame has the ports of a held packet, if it has its headers in the same places. Most
+/// frames of other flows do not, and need not be looked at further.
 #[inline(always)]
-pub(super) fn next<B: AsRef<[u8]>>(
+pub(super) fn is_likely<B>(held: &HeldPacket<B>, head: &[u8; SPAN]) -> bool {
+    let l4 = usize::from(held.layout.l4()) & 63;
+    let ports = |bytes: &[u8; SPAN]| {
+        u32::from_ne_bytes([bytes[l4], bytes[l4 + 1], bytes[l4 + 2], bytes[l4 + 3]])
+    };
+    ports(head) == ports(&held.expected.head.0)
+}
+
+/// Whether a frame of `len` bytes, of which nothing else is known yet, is the next full segment of
+/// a held packet. Its transport checksum is not looked at.
+#[inline(always)]
+pub(super) fn is_next<B>(
     held: &HeldPacket<B>,
-    frame: &[u8],
+    head: &[u8; SPAN],
+    len: usize,
     merge_mark: u64,
-) -> Option<Next> {
-    let mask = held.mask?;
-    let first = held.packet.head.as_ref();
-    if !is_alike(mask, first, frame, held.layout.payload) || held.merge_mark != merge_mark {
-        return None;
+) -> bool {
+    let expected = &held.expected;
+    (len == expected.frame_len)
+        && (merge_mark == expected.merge_mark)
+        && (held.packet.rest_len() < expected.max_rest)
+        && is_alike(expected.mask, &expected.head, head, held.layout.payload())
+        && expected.is_next_number(held.layout, head)
+}
+
+impl Expected {
+    /// Whether a frame that is alike has the next numbers, and checksums that go with them.
+    #[inline(always)]
+    fn is_next_number(&self, layout: Layout, head: &[u8; SPAN]) -> bool {
+        // Headers with a mask end within it: nothing is taken off here, but the compiler cannot
+        // know.
+        let l3 = usize::from(layout.l3()) & 31;
+        let l4 = usize::from(layout.l4()) & 63;
+        let is_network_next = match layout.network() {
+            Network::Ipv4 => Ipv4::at(head, l3)
+                .is_some_and(|ip| (ip.id() == self.id) & (ip.id_sum() == self.id_sum)),
+            Network::Ipv6 => true,
+        };
+        is_network_next
+            && match layout.transport() {
+                Transport::Tcp => Tcp::at(head, l4).is_some_and(|tcp| tcp.seq() == self.seq),
+                // UDP-2.
+                Transport::Udp => Udp::at(head, l4).is_some_and(|udp| udp.checksum() != 0),
+            }
     }
-    let layout = held.layout.of_alike(frame)?;
-    let len = layout.payload_len;
-    if !held.room.has_for(len) {
-        return None;
-    }
-    let id_mode = match layout.network {
-        Network::Ipv4 => {
-            let id = Ipv4::at(frame, usize::from(layout.l3))?.id();
-            (id == held.next_id).then_some(())?;
-            held.id_mode.or(IdMode::Incrementing)
-        }
-        Network::Ipv6 => IdMode::Undecided,
-    };
-    let flags = match layout.transport {
-        Transport::Tcp => {
-            let header = Tcp::at(frame, usize::from(layout.l4))?;
-            (header.seq() == held.next_seq).then_some(())?;
-            header.flags() & tcp::COLLECTED
-        }
-        Transport::Udp => {
-            (Udp::at(frame, usize::from(layout.l4))?.checksum() != 0).then_some(())?;
-            0
-        }
-    };
-    let is_last = match layout.transport {
-        Transport::Tcp => flags != 0,
-        Transport::Udp => held.room.is_last(),
-    };
-    Some(Next {
-        layout,
-        join: Join {
-            id_mode,
-            flags: u32::from(flags),
-            payload_len: len,
-            closes: u32::from(is_last || len < held.layout.payload_len),
-        },
-    })
 }
 
 #[cfg(test)]
@@ -85,8 +143,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::gro::join::{self, Joining};
-    use crate::gro::{GroConfig, GroEngine, GroTypes};
+    use crate::gro::join::{self, Join, Joining};
+    use crate::gro::{FlushReason, GroConfig, GroEngine, GroTypes};
     use crate::time::Instant;
     use crate::wire::sample::{Sample, TIMESTAMPS};
     use crate::wire::{RxMeta, ipv4, layout};
@@ -102,38 +160,39 @@ mod tests {
 
     /// An engine that holds these frames as one packet.
     fn holding(frames: &[Sample]) -> GroEngine<Vec<u8>> {
-        let mut engine = GroEngine::new(GroConfig::default());
+        holding_with(GroConfig::default(), frames)
+    }
+
+    fn holding_with(config: GroConfig, frames: &[Sample]) -> GroEngine<Vec<u8>> {
+        let mut engine = GroEngine::new(config);
         engine.set_types(ALL);
         for frame in frames {
-            engine.receive(Instant::ZERO, frame.bytes(), RxMeta::default());
+            engine.receive(Instant::ZERO, frame.bytes(), &RxMeta::default());
         }
         assert_eq!(engine.held(), 1);
         engine
     }
 
     /// What the parser and the rules say of a frame that is of the held flow.
-    fn long_way(engine: &GroEngine<Vec<u8>>, frame: &[u8]) -> Option<(Layout, Join)> {
+    fn long_way(engine: &GroEngine<Vec<u8>>, frame: &[u8]) -> Option<Join> {
         let layout = layout::parse(frame).ok()?;
-        let key = crate::gro::flow::FlowKey::read(frame, &layout)?;
-        let (_, held) = engine
-            .table
-            .find(engine.home(&key, &RxMeta::default()), &key)?;
-        engine.check_eligible(frame, &layout).ok()?;
+        let key = crate::gro::flow::FlowKey::read(frame, layout)?;
+        let home = engine.home(&key, &RxMeta::default());
+        let held = engine
+            .store
+            .get(engine.table.find(&engine.store, home, &key)?)?;
+        engine.check_eligible(frame, layout).ok()?;
         let joining = Joining {
             frame,
             layout,
             merge_mark: 0,
         };
-        let join = join::check(held, &joining, &engine.config).ok()?;
-        Some((layout, join))
+        join::check(held, &joining, &engine.config).ok()
     }
 
-    fn short_way(engine: &GroEngine<Vec<u8>>, frame: &[u8]) -> Option<(Layout, Join)> {
-        let held = engine.table.get(engine.recent)?;
-        let next = is_likely(held, frame)
-            .then(|| next(held, frame, 0))
-            .flatten()?;
-        Some((next.layout, next.join))
+    fn goes_the_short_way(engine: &GroEngine<Vec<u8>>, frame: &[u8]) -> bool {
+        let held = engine.store.get(engine.hints.last()).unwrap();
+        (frame.first_chunk()).is_some_and(|head| is_next(held, head, frame.len(), 0))
     }
 
     fn sample() -> impl Strategy<Value = Sample> {
@@ -178,13 +237,16 @@ mod tests {
                 let (total_len, id) = (ip.total_len(), ip.id());
                 ipv4::rewrite(&mut frame, l3, total_len, id);
             }
-            let (short, long) = (short_way(&engine, &frame), long_way(&engine, &frame));
-            let is_fixed_id = long.is_some_and(|(_, join)| join.id_mode == IdMode::Fixed);
-            if !is_fixed_id {
-                prop_assert_eq!(short, long);
-            } else if short.is_some() {
-                prop_assert_eq!(short, long);
-            }
+            let is_next = goes_the_short_way(&engine, &frame);
+            // It joins, the packet stays open, and the mode of its identification is known.
+            let expected = Join {
+                id: engine.store.get(engine.hints.last()).unwrap().expected.id,
+                id_step: u16::from(first.network == Network::Ipv4),
+                flags: 0,
+                payload_len: 100,
+                closes: false,
+            };
+            prop_assert_eq!(is_next, long_way(&engine, &frame) == Some(expected));
         }
     }
 
@@ -195,7 +257,7 @@ mod tests {
                 let frames = Sample::new(network, transport).stream(4);
                 let engine = holding(&frames[..3]);
                 let frame = frames[3].bytes();
-                assert!(short_way(&engine, &frame).is_some(), "{:?}", frames[3]);
+                assert!(goes_the_short_way(&engine, &frame), "{:?}", frames[3]);
             }
         }
     }
@@ -205,6 +267,25 @@ mod tests {
         let mut frames = Sample::tcp4().stream(3);
         frames.iter_mut().for_each(|frame| frame.id = 7);
         let engine = holding(&frames[..2]);
-        assert!(short_way(&engine, &frames[2].bytes()).is_some());
+        assert!(goes_the_short_way(&engine, &frames[2].bytes()));
+    }
+
+    #[test]
+    fn nothing_follows_what_is_not_held_any_more() {
+        let frames = Sample::tcp4().stream(3);
+        let mut engine = holding(&frames[..2]);
+        engine.flush_all(FlushReason::PollEnd);
+        assert!(!goes_the_short_way(&engine, &frames[2].bytes()));
+    }
+
+    #[test]
+    fn a_packet_that_is_full_is_continued_by_nothing() {
+        let frames = Sample::tcp4().stream(3);
+        let config = GroConfig {
+            gro_max_segs: 2,
+            ..GroConfig::default()
+        };
+        let engine = holding_with(config, &frames[..2]);
+        assert!(!goes_the_short_way(&engine, &frames[2].bytes()));
     }
 }

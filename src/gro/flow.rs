@@ -16,7 +16,7 @@ pub(super) struct AddressPair {
 }
 
 impl AddressPair {
-    #[inline]
+    #[inline(always)]
     pub(super) fn read(frame: &[u8], network: Network, l3: u16) -> Option<Self> {
         let l3 = usize::from(l3);
         let tags = if l3 == HEADER_LEN {
@@ -46,16 +46,16 @@ impl AddressPair {
         }
     }
 
-    #[inline]
-    const fn hash(&self) -> u64 {
+    /// Adds the pair to a hash, in multiplications that do not wait for each other.
+    #[inline(always)]
+    const fn hash_onto(&self, seed: u64) -> u64 {
         let [a, b, c, d] = self.addresses;
+        let hash = fold(a ^ SALT[1], seed ^ self.link ^ SALT[2]);
         // Empty for IPv4.
-        let rest = if b | c | d == 0 {
-            0
-        } else {
-            fold(b ^ SALT[3], c ^ SALT[4]) ^ d
-        };
-        fold(a ^ SALT[1], self.link ^ rest ^ SALT[2])
+        if b | c | d == 0 {
+            return hash;
+        }
+        hash ^ fold(b ^ SALT[3], c ^ SALT[4]) ^ d.wrapping_mul(SALT[0] | 1)
     }
 }
 
@@ -93,12 +93,12 @@ pub(super) struct FlowKey {
 
 impl FlowKey {
     /// Reads the key of a frame whose ports are present.
-    #[inline]
-    pub(super) fn read(frame: &[u8], layout: &Layout) -> Option<Self> {
-        let raw = array_at::<4>(frame, usize::from(layout.l4))?;
-        let protocol = u64::from(layout.transport.protocol());
+    #[inline(always)]
+    pub(super) fn read(frame: &[u8], layout: Layout) -> Option<Self> {
+        let raw = array_at::<4>(frame, usize::from(layout.l4()))?;
+        let protocol = u64::from(layout.transport().protocol());
         Some(Self {
-            pair: AddressPair::read(frame, layout.network, layout.l3)?,
+            pair: AddressPair::read(frame, layout.network(), layout.l3())?,
             ports: u64::from(u32::from_le_bytes(*raw)) | protocol << 32,
         })
     }
@@ -109,11 +109,16 @@ impl FlowKey {
     }
 
     /// Hashes the key; equal keys have equal hashes on every machine.
-    #[inline]
+    #[inline(always)]
     pub(super) const fn hash(&self) -> u64 {
-        fold(self.ports ^ SALT[0], self.pair.hash())
+        let hash = self.pair.hash_onto(self.ports.rotate_left(24));
+        // The highest bits of a product depend on all bits; they go where the bucket is read.
+        hash.wrapping_mul(SPREAD).rotate_left(8)
     }
 }
+
+/// Bits of the golden ratio's fractional part.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Bits of the fractional part of pi: arbitrary, without pattern.
 const SALT: [u64; 5] = [
@@ -147,7 +152,7 @@ mod tests {
 
     fn key(sample: &Sample) -> FlowKey {
         let frame = sample.bytes();
-        FlowKey::read(&frame, &layout::parse(&frame).unwrap()).unwrap()
+        FlowKey::read(&frame, layout::parse(&frame).unwrap()).unwrap()
     }
 
     fn changed(sample: &Sample, change: impl FnOnce(&mut Sample)) -> FlowKey {

@@ -34,16 +34,16 @@ pub(super) enum TransportHeader<'a> {
 impl<'a> Headers<'a> {
     /// Borrows the headers of `frame`; `None` if it is shorter than its layout says.
     pub(super) fn read(frame: &'a [u8], layout: &Layout) -> Option<Self> {
-        let headers = frame.get(..usize::from(layout.payload))?;
-        let (l3, l4) = (usize::from(layout.l3), usize::from(layout.l4));
-        let network = match layout.network {
+        let headers = frame.get(..usize::from(layout.payload()))?;
+        let (l3, l4) = (usize::from(layout.l3()), usize::from(layout.l4()));
+        let network = match layout.network() {
             Network::Ipv4 => NetworkHeader::Ipv4(Ipv4::at(headers, l3)?),
             Network::Ipv6 => NetworkHeader::Ipv6(
                 Ipv6::at(headers, l3)?,
                 headers.get(l3 + ipv6::HEADER_LEN..l4)?,
             ),
         };
-        let transport = match layout.transport {
+        let transport = match layout.transport() {
             Transport::Tcp => {
                 TransportHeader::Tcp(Tcp::at(headers, l4)?, headers.get(l4 + tcp::HEADER_LEN..)?)
             }

@@ -1,7 +1,7 @@
 //! Frames that the host had merged before they came here (rule IN-3).
 
 use super::stats::DropReason;
-use super::{FrameBytes, GroEngine, GroPacket, GroResult};
+use super::{FrameBytes, GroEngine, GroResult};
 use crate::time::Instant;
 use crate::wire::layout::{self, Known};
 use crate::wire::vnet_hdr::{F_DATA_VALID, F_NEEDS_CSUM, GSO_ECN, GSO_NONE};
@@ -35,11 +35,13 @@ impl<B: FrameBytes> GroEngine<B> {
         if self.has_held() {
             self.complete_known(buf.as_ref(), &meta, known);
         }
-        let mut packet = GroPacket::of(buf, host_gso_header(&meta.vnet, &gso));
-        packet.segs = gso.segs;
-        packet.needs_segmentation = !self.accepts_host_gso(&meta.vnet, &gso);
+        let needs_segmentation = !self.accepts_host_gso(&meta.vnet, &gso);
+        let (id, held) = self.store.take();
+        held.packet.start(buf, host_gso_header(&meta.vnet, &gso));
+        held.packet.segs = gso.segs;
+        held.packet.needs_segmentation = needs_segmentation;
         self.stats.normal += 1;
-        self.list(packet);
+        self.list(id, gso.segs);
         GroResult::Normal
     }
 
@@ -47,8 +49,8 @@ impl<B: FrameBytes> GroEngine<B> {
     fn accepts_host_gso(&self, vnet: &VnetHdr, gso: &GsoLayout) -> bool {
         let layout = &gso.layout;
         let is_ecn = vnet.gso_type & GSO_ECN != 0;
-        let is_long_udp = layout.transport == Transport::Udp && gso.segs > MAX_HOST_DATAGRAMS;
-        self.types.accepts(layout.network, layout.transport)
+        let is_long_udp = layout.transport() == Transport::Udp && gso.segs > MAX_HOST_DATAGRAMS;
+        self.types.accepts(layout.network(), layout.transport())
             && (!is_ecn || self.types.ecn)
             && !is_long_udp
     }
@@ -60,17 +62,17 @@ fn make_checksum_partial(frame: &mut [u8], layout: &Layout, vnet: &mut VnetHdr) 
     if vnet.flags & (F_NEEDS_CSUM | F_DATA_VALID) != F_DATA_VALID {
         return;
     }
-    let l4 = usize::from(layout.l4);
+    let l4 = usize::from(layout.l4());
     let Ok(l4_len) = u32::try_from(frame.len() - l4) else {
         return;
     };
     let partial = checksum::pseudo_header(frame, layout, l4_len).fold();
-    let field = l4 + usize::from(layout.transport.checksum_offset());
+    let field = l4 + usize::from(layout.transport().checksum_offset());
     if let Some(field) = array_at_mut::<2>(frame, field) {
         *field = partial.to_be_bytes();
         vnet.flags = F_NEEDS_CSUM;
-        vnet.csum_start = layout.l4;
-        vnet.csum_offset = layout.transport.checksum_offset();
+        vnet.csum_start = layout.l4();
+        vnet.csum_offset = layout.transport().checksum_offset();
     }
 }
 
@@ -78,7 +80,7 @@ fn make_checksum_partial(frame: &mut [u8], layout: &Layout, vnet: &mut VnetHdr) 
 fn host_gso_header(vnet: &VnetHdr, gso: &GsoLayout) -> VnetHdr {
     VnetHdr {
         flags: F_NEEDS_CSUM,
-        hdr_len: gso.layout.payload,
+        hdr_len: gso.layout.payload(),
         num_buffers: 0,
         ..*vnet
     }

@@ -16,10 +16,11 @@
 //! is the business of `napi`. The receive list is bounded by the caller's frame pool.
 //!
 //! # Files
-//! `decide` finds the verdict, this file carries it out. `flow` identifies, `table` stores,
-//! `network`, `tcp` and `udp` hold one function per merge rule, `join` applies them in order;
-//! `fast` and `alike` say yes to the plain case in few instructions. `host` takes what the host
-//! had merged, `complete` writes the last fields, `stats` names every reason.
+//! `decide` finds out what becomes of a frame, this file does it. `store` has the packets, `flow`
+//! identifies, `table` knows what is held, `network`, `tcp` and `udp` hold one function per merge
+//! rule, `join` applies them in order. `hints`, `fast` and `alike` find the plain case in few
+//! instructions. `hold` starts a packet, `host` takes what the host had merged, `complete` writes
+//! the last fields, `stats` names every reason.
 
 mod alike;
 mod complete;
@@ -28,41 +29,39 @@ mod decide;
 mod fast;
 mod flow;
 mod headers;
+mod hints;
+mod hold;
 mod host;
 mod join;
 mod network;
 mod packet;
 mod stats;
+mod store;
 mod table;
 mod tcp;
 #[cfg(test)]
 mod tests;
 mod udp;
 
-use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::time::Instant;
-use crate::wire::ipv4::Ipv4;
 use crate::wire::vnet_hdr::GSO_NONE;
-use crate::wire::{Network, RxMeta, VnetHdr, ethernet};
+use crate::wire::{RxMeta, VnetHdr, ethernet, layout};
 
 pub use config::{GroConfig, GroTypes, HashMode, PortSet};
 pub use packet::{FrameBytes, GroPacket};
 pub use stats::{Bail, Conflict, DropReason, FlushReason, GroStats};
 
 use config::Kinds;
-use decide::{First, Verdict};
-use flow::FlowKey;
+use hints::Hints;
 use join::Join;
-use packet::{HeldPacket, Room};
+use store::{Chain, PacketId, Store};
 use table::{BUCKETS, PER_BUCKET, Slot, Table};
 
-/// Frame lists that are kept for reuse: those of a full table, and as many on their way.
-const SPARE_LISTS: usize = 2 * BUCKETS * PER_BUCKET;
-/// Room of a fresh frame list: a packet of 1448-byte segments has 45.
-const FRAMES: usize = 48;
+/// Packets to begin with: those of a full table, and as many on their way.
+const PACKETS: usize = 2 * BUCKETS * PER_BUCKET;
+
 /// What became of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroResult {
@@ -84,13 +83,12 @@ pub struct GroEngine<B> {
     types: GroTypes,
     /// What may be merged under both.
     kinds: Kinds,
-    table: Table<B>,
-    /// Where the last candidate went; a guess where the next one belongs.
-    recent: Slot,
-    ready: VecDeque<GroPacket<B>>,
+    store: Store<B>,
+    table: Table,
+    hints: Hints,
+    ready: Chain,
     /// Segments appended to the list since it was last handed over (BATCH-2).
     batch: u32,
-    spare: Vec<Vec<B>>,
     stats: GroStats,
 }
 
@@ -103,11 +101,11 @@ impl<B: FrameBytes> GroEngine<B> {
             config,
             types: GroTypes::default(),
             kinds: Kinds::default(),
+            store: Store::new(PACKETS),
             table: Table::new(),
-            recent: Slot::default(),
-            ready: VecDeque::with_capacity(SPARE_LISTS),
+            hints: Hints::new(),
+            ready: Chain::EMPTY,
             batch: 0,
-            spare: Vec::with_capacity(SPARE_LISTS),
             stats: GroStats::default(),
         }
     }
@@ -134,15 +132,20 @@ impl<B: FrameBytes> GroEngine<B> {
     }
 
     /// Takes one frame that arrived at `now`.
-    #[inline]
-    pub fn receive(&mut self, now: Instant, buf: B, meta: RxMeta) -> GroResult {
-        let len = buf.as_ref().len();
+    #[inline(always)]
+    pub fn receive(&mut self, now: Instant, buf: B, meta: &RxMeta) -> GroResult {
+        let frame = buf.as_ref();
+        let len = frame.len() as u64;
+        let Some(held) = self.guess(frame, meta) else {
+            self.stats.frames += 1;
+            self.stats.bytes += len;
+            return self.receive_other(now, buf, meta);
+        };
+        held.append_next(buf);
         self.stats.frames += 1;
-        self.stats.bytes += len as u64;
-        if meta.vnet.gso_type != GSO_NONE {
-            return self.receive_gso(now, buf, meta);
-        }
-        self.receive_plain(now, buf, &meta)
+        self.stats.merged += 1;
+        self.stats.bytes += len;
+        GroResult::Merged
     }
 
     /// Completes everything held (ENG-5).
@@ -198,30 +201,35 @@ impl<B: FrameBytes> GroEngine<B> {
 
     /// Packets in the receive list.
     #[must_use]
-    pub fn ready_len(&self) -> usize {
+    pub const fn ready_len(&self) -> usize {
         self.ready.len()
     }
 
     /// The next packet for the guest.
     #[must_use]
+    #[inline]
     pub fn front(&self) -> Option<&GroPacket<B>> {
-        self.ready.front()
+        if self.ready.len() == 0 {
+            return None;
+        }
+        let held = self.store.get(self.ready.first())?;
+        Some(&held.packet)
     }
 
-    /// Takes the next packet for the guest.
-    #[inline(always)]
+    /// Takes the next packet as the caller's own. Where packets are many, [`GroEngine::front`] and
+    /// [`GroEngine::release_front`] move less.
     pub fn pop(&mut self) -> Option<GroPacket<B>> {
-        self.ready.pop_front()
+        let id = self.ready.pop(&self.store)?;
+        let packet = self.store.get_mut(id).map(|held| held.packet.take());
+        self.store.give_back(id);
+        packet
     }
 
-    /// Takes a delivered packet back: drops its frames and keeps its list for the next packet, so
-    /// that a steady flow allocates nothing.
-    #[inline(always)]
-    pub fn recycle(&mut self, packet: GroPacket<B>) {
-        let mut list = packet.rest;
-        list.clear();
-        if list.capacity() > 0 && self.spare.len() < SPARE_LISTS {
-            self.spare.push(list);
+    /// Takes the next packet, which has been delivered, out of the list and lets go of its frames.
+    #[inline]
+    pub fn release_front(&mut self) {
+        if let Some(id) = self.ready.pop(&self.store) {
+            self.store.give_back(id);
         }
     }
 
@@ -231,84 +239,46 @@ impl<B: FrameBytes> GroEngine<B> {
         &self.stats
     }
 
+    /// A frame of which nothing is known yet.
+    #[inline(never)]
+    fn receive_other(&mut self, now: Instant, buf: B, meta: &RxMeta) -> GroResult {
+        if meta.vnet.gso_type != GSO_NONE {
+            return self.receive_gso(now, buf, *meta);
+        }
+        self.receive_plain(now, buf, meta)
+    }
+
     /// A frame without segmentation type.
     #[inline(always)]
     fn receive_plain(&mut self, now: Instant, buf: B, meta: &RxMeta) -> GroResult {
         if !self.kinds.any() {
             return self.pass(buf, &meta.vnet);
         }
-        let frame = buf.as_ref();
-        let verdict = match self.guess(frame, meta) {
-            Some(join) => Verdict::Join(self.recent, join),
-            None => self.decide(frame, meta),
-        };
-        match verdict {
-            Verdict::Join(slot, join) => self.append(slot, buf, &join),
-            Verdict::Hold(first) => self.hold(now, buf, meta, &first),
-            Verdict::Pass => self.pass(buf, &meta.vnet),
+        match layout::parse(buf.as_ref()) {
+            Ok(layout) => self.receive_candidate(now, buf, meta, layout),
+            Err(unfit) => {
+                self.make_way(buf.as_ref(), meta, unfit);
+                self.pass(buf, &meta.vnet)
+            }
         }
     }
 
     /// Adds a frame to a held packet.
-    #[inline(always)]
-    fn append(&mut self, slot: Slot, buf: B, join: &Join) -> GroResult {
-        if let Some(held) = self.table.get_mut(slot) {
-            if held.packet.rest.capacity() == 0 {
-                held.packet.rest = match self.spare.pop() {
-                    Some(list) => list,
-                    None => Vec::with_capacity(FRAMES),
-                };
-            }
+    #[inline]
+    fn append(&mut self, id: PacketId, buf: B, join: &Join) -> GroResult {
+        if let Some(held) = self.store.get_mut(id) {
+            self.hints.set(buf.as_ref(), id);
             held.append(buf, join);
         }
         self.stats.merged += 1;
-        self.recent = slot;
-        if join.closes != 0 {
-            self.complete(slot, FlushReason::Close);
+        if join.closes {
+            self.complete_packet(id, FlushReason::Close);
         }
         GroResult::Merged
     }
 
-    /// Makes a frame a held packet; the oldest of its bucket makes room (ENG-3).
-    #[inline(never)]
-    fn hold(&mut self, now: Instant, buf: B, meta: &RxMeta, first: &First) -> GroResult {
-        let frame = buf.as_ref();
-        let layout = first.layout;
-        let Some(key) = FlowKey::read(frame, &layout) else {
-            return self.pass(buf, &meta.vnet);
-        };
-        let first_id = match layout.network {
-            Network::Ipv4 => Ipv4::at(frame, usize::from(layout.l3)).map_or(0, Ipv4::id),
-            Network::Ipv6 => 0,
-        };
-        let home = self.home(&key, meta);
-        if let Some(oldest) = self.table.evictee(home) {
-            self.complete(oldest, FlushReason::Eviction);
-        }
-        let held = HeldPacket {
-            key,
-            layout,
-            mask: alike::mask_for(&layout),
-            first_id,
-            next_id: first_id.wrapping_add(1),
-            room: Room::behind(frame.len(), &layout, &self.config),
-            created: now,
-            merge_mark: self.merge_mark(meta),
-            next_seq: first.next_seq,
-            collected: 0,
-            id_mode: network::IdMode::Undecided,
-            packet: GroPacket {
-                header_len: layout.payload,
-                ..GroPacket::of(buf, meta.vnet)
-            },
-        };
-        self.recent = self.table.insert(home, held);
-        self.stats.held += 1;
-        GroResult::Held
-    }
-
     /// Puts a frame into the list as it is.
-    #[inline]
+    #[inline(always)]
     fn pass(&mut self, mut buf: B, host: &VnetHdr) -> GroResult {
         let frame = buf.as_mut();
         if frame.len() < ethernet::HEADER_LEN {
@@ -317,7 +287,9 @@ impl<B: FrameBytes> GroEngine<B> {
         match complete::plain_header(frame, host, false, self.types.csum) {
             Ok(vnet) => {
                 self.stats.normal += 1;
-                self.list(GroPacket::of(buf, vnet));
+                let (id, held) = self.store.take();
+                held.packet.start(buf, vnet);
+                self.list(id, 1);
                 GroResult::Normal
             }
             Err(reason) => self.refuse(reason),
@@ -331,47 +303,46 @@ impl<B: FrameBytes> GroEngine<B> {
     }
 
     /// Completes a held packet.
-    #[inline]
-    fn complete(&mut self, slot: Slot, reason: FlushReason) {
-        if let Some(held) = self.table.remove(slot) {
-            self.finish(held, reason);
+    #[inline(never)]
+    fn complete_packet(&mut self, id: PacketId, reason: FlushReason) {
+        if let Some(held) = self.store.get(id) {
+            self.complete(held.slot, reason);
         }
     }
 
-    /// Writes the last fields of a packet that left the table and puts it into the list.
-    #[inline]
-    fn finish(&mut self, held: HeldPacket<B>, reason: FlushReason) {
-        self.stats.count_completed(reason, held.packet.segs);
-        let packet = if held.packet.segs > 1 {
-            complete::super_frame(held)
-        } else {
-            let mut packet = held.packet;
-            let frame = packet.head.as_mut();
-            match complete::plain_header(frame, &packet.vnet, true, self.types.csum) {
-                Ok(vnet) => packet.vnet = vnet,
-                Err(reason) => {
-                    self.refuse(reason);
-                    return;
-                }
-            }
-            packet
+    /// Takes a held packet out of the table, writes its last fields and puts it into the list.
+    #[inline(always)]
+    fn complete(&mut self, slot: Slot, reason: FlushReason) {
+        let Some(id) = self.table.remove(slot) else {
+            return;
         };
-        self.list(packet);
+        let Some(held) = self.store.get_mut(id) else {
+            return;
+        };
+        held.expected.end();
+        self.stats.count_completed(reason, held.segs());
+        if held.packet.rest_len() > 0 {
+            complete::super_frame(held);
+        }
+        let segs = held.packet.segs;
+        self.list(id, segs);
     }
 
     fn flush_created_until(&mut self, newest: Instant, reason: FlushReason) {
         let mut bucket = 0;
-        while let Some(slot) = self.table.next_flushed(bucket, newest) {
+        while self.has_held()
+            && let Some(slot) = self.table.next_flushed(bucket, newest)
+        {
             bucket = slot.bucket();
             self.complete(slot, reason);
         }
     }
 
     /// The one way out (ORD-3).
-    #[inline]
-    fn list(&mut self, packet: GroPacket<B>) {
-        self.batch = self.batch.saturating_add(packet.segs);
-        self.ready.push_back(packet);
+    #[inline(always)]
+    fn list(&mut self, id: PacketId, segs: u32) {
+        self.batch = self.batch.saturating_add(segs);
+        self.ready.push(&mut self.store, id);
     }
 }
 

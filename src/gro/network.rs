@@ -7,7 +7,6 @@ use crate::wire::ipv6::Ipv6;
 
 /// How the IPv4 identification of a held packet behaves (rule IP4-8).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u32)]
 pub(super) enum IdMode {
     /// One segment only, or IPv6.
     #[default]
@@ -16,17 +15,6 @@ pub(super) enum IdMode {
     Fixed,
     /// One more in each segment.
     Incrementing,
-}
-
-impl IdMode {
-    /// This mode, or `decided` if it is not decided yet.
-    #[inline]
-    pub(super) const fn or(self, decided: Self) -> Self {
-        match self {
-            Self::Undecided => decided,
-            Self::Fixed | Self::Incrementing => self,
-        }
-    }
 }
 
 /// The first rule of sections 4.1 to 4.3 by which two frames of one flow differ.

@@ -2,15 +2,13 @@
 
 use alloc::vec::Vec;
 
-use super::alike::Mask;
-use super::config::GroConfig;
-use super::ethernet_len;
+use super::fast::Expected;
 use super::flow::FlowKey;
 use super::join::Join;
 use super::network::IdMode;
-use super::udp::MAX_SEGS;
-use crate::time::Instant;
-use crate::wire::{Layout, Transport, VnetHdr};
+use super::store::PacketId;
+use super::table::Slot;
+use crate::wire::{Layout, VnetHdr};
 
 /// A frame buffer that the engine owns while it holds the frame.
 ///
@@ -20,6 +18,9 @@ pub trait FrameBytes: AsRef<[u8]> + AsMut<[u8]> {}
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> FrameBytes for B {}
 
+/// Room that a frame list grows by.
+const MORE_FRAMES: usize = 16;
+
 /// A packet of the receive list, ready to be written into guest buffers.
 ///
 /// Its bytes are the whole first frame (headers brought up to date) and then the payload of each
@@ -28,9 +29,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> FrameBytes for B {}
 pub struct GroPacket<B> {
     /// Header for the guest; `num_buffers` is set when the ring is filled.
     pub vnet: VnetHdr,
-    pub(super) head: B,
+    /// The first frame; there is one in every packet that is in use.
+    head: Option<B>,
     /// The further frames, whole.
-    pub(super) rest: Vec<B>,
+    rest: Vec<B>,
     /// Bytes of headers in each of them, which are not part of the packet. All frames of a packet
     /// have the same, because everything that has a length in a header has to be equal.
     pub(super) header_len: u16,
@@ -39,21 +41,74 @@ pub struct GroPacket<B> {
     pub(super) needs_segmentation: bool,
 }
 
-impl<B: AsRef<[u8]>> GroPacket<B> {
-    /// A packet of one frame.
-    #[inline]
-    pub(super) fn of(head: B, vnet: VnetHdr) -> Self {
-        Self {
-            vnet,
-            len: head.as_ref().len(),
-            head,
-            rest: Vec::new(),
-            header_len: 0,
-            segs: 1,
-            needs_segmentation: false,
-        }
+impl<B> GroPacket<B> {
+    /// One without frames.
+    const UNUSED: Self = Self {
+        vnet: VnetHdr::PLAIN,
+        head: None,
+        rest: Vec::new(),
+        header_len: 0,
+        len: 0,
+        segs: 0,
+        needs_segmentation: false,
+    };
+
+    /// Moves what is in the packet out of it.
+    pub(super) const fn take(&mut self) -> Self {
+        core::mem::replace(self, Self::UNUSED)
     }
 
+    /// Frames behind the first.
+    #[inline(always)]
+    pub(super) const fn rest_len(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// Lets go of the frames.
+    #[inline(always)]
+    pub(super) fn clear(&mut self) {
+        self.head = None;
+        self.rest.clear();
+    }
+}
+
+impl<B: FrameBytes> GroPacket<B> {
+    /// Makes an unused packet one of a single frame.
+    #[inline(always)]
+    pub(super) fn start(&mut self, head: B, vnet: VnetHdr) {
+        self.vnet = vnet;
+        self.len = head.as_ref().len();
+        self.head = Some(head);
+        self.segs = 1;
+        self.needs_segmentation = false;
+    }
+
+    /// The first frame.
+    #[inline(always)]
+    pub(super) fn head(&self) -> &[u8] {
+        self.head.as_ref().map_or(&[], B::as_ref)
+    }
+
+    /// The first frame, for its headers to be changed.
+    #[inline(always)]
+    pub(super) fn head_mut(&mut self) -> &mut [u8] {
+        self.head.as_mut().map_or(&mut [], B::as_mut)
+    }
+
+    /// Counts what was added to a first frame of `mss` bytes of payload. Only the last frame of a
+    /// packet may have less.
+    #[inline]
+    pub(super) fn count(&mut self, mss: u32) {
+        let Some((last, full)) = self.rest.split_last() else {
+            return;
+        };
+        let last_len = last.as_ref().len().saturating_sub(self.header_len.into());
+        self.len += full.len() * mss as usize + last_len;
+        self.segs = narrow(full.len()) + 2;
+    }
+}
+
+impl<B: AsRef<[u8]>> GroPacket<B> {
     /// Bytes of the packet without the virtio-net header.
     #[must_use]
     pub const fn frame_len(&self) -> usize {
@@ -76,7 +131,8 @@ impl<B: AsRef<[u8]>> GroPacket<B> {
 
     /// The bytes of the packet in order, piece by piece.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        core::iter::once(self.head.as_ref()).chain(self.rest.iter().map(|frame| {
+        let head = self.head.iter().map(B::as_ref);
+        head.chain(self.rest.iter().map(|frame| {
             let header_len = usize::from(self.header_len);
             frame.as_ref().get(header_len..).unwrap_or_default()
         }))
@@ -87,99 +143,86 @@ impl<B: AsRef<[u8]>> GroPacket<B> {
 /// its first frame stay as they are until it is completed.
 #[derive(Debug)]
 pub(super) struct HeldPacket<B> {
-    pub(super) key: FlowKey,
-    /// `vnet` is that of the first frame, from the host.
+    /// The next full segment.
+    pub(super) expected: Expected,
+    /// As if nothing joined it: header and lengths are brought up to date at completion.
     pub(super) packet: GroPacket<B>,
     /// Of the first frame.
     pub(super) layout: Layout,
-    /// What has to be equal in further frames.
-    pub(super) mask: Option<&'static Mask>,
-    /// IPv4 identification of the first frame.
-    pub(super) first_id: u16,
-    /// Arrival of the first frame; merging does not make a packet younger.
-    pub(super) created: Instant,
-    /// Metadata of the first frame (META-1).
-    pub(super) merge_mark: u64,
-    /// IPv4 identification that the next frame should have.
-    pub(super) next_id: u16,
-    /// TCP sequence number behind the payload held so far.
-    pub(super) next_seq: u32,
-    pub(super) room: Room,
+    /// Where the table has it.
+    pub(super) slot: Slot,
+    /// The packet behind it in its chain; means nothing while it is held.
+    pub(super) next: PacketId,
     /// FIN and PSH of merged segments.
-    pub(super) collected: u32,
-    pub(super) id_mode: IdMode,
+    pub(super) collected: u8,
 }
 
-impl<B> HeldPacket<B> {
-    /// Adds a frame that may join.
+impl<B> Default for HeldPacket<B> {
+    /// One that is not in use: nothing can join it.
+    fn default() -> Self {
+        Self {
+            expected: Expected::NONE,
+            packet: GroPacket::UNUSED,
+            layout: Layout::NONE,
+            slot: Slot::default(),
+            next: PacketId::NONE,
+            collected: 0,
+        }
+    }
+}
+
+impl<B: FrameBytes> HeldPacket<B> {
+    /// Adds the frame that was expected.
     #[inline(always)]
+    pub(super) fn append_next(&mut self, buf: B) {
+        // Before the frame is moved, so that it need not be kept safe from a failing allocation.
+        while self.packet.rest.len() == self.packet.rest.capacity() {
+            self.packet.rest.reserve(MORE_FRAMES);
+        }
+        self.packet.rest.push(buf);
+        self.expected.advance(self.layout.payload_len());
+    }
+
+    /// Adds a frame that may join.
     pub(super) fn append(&mut self, buf: B, join: &Join) {
         self.packet.rest.push(buf);
-        self.packet.len += join.payload_len as usize;
-        self.packet.segs += 1;
-        self.next_seq = self.next_seq.wrapping_add(join.payload_len);
-        self.collected |= join.flags;
-        self.id_mode = join.id_mode;
-        let step = u16::from(join.id_mode == IdMode::Incrementing);
-        self.next_id = match join.id_mode {
-            IdMode::Fixed => self.first_id,
-            IdMode::Undecided | IdMode::Incrementing => self.next_id.wrapping_add(step),
-        };
-        self.room.take(join.payload_len);
+        self.expected.id = join.id;
+        self.expected.id_step = join.id_step;
+        self.expected.advance(join.payload_len);
+        self.collected = join.flags;
+    }
+
+    /// What identifies its flow (FLOW-1).
+    #[inline]
+    pub(super) fn key(&self) -> Option<FlowKey> {
+        FlowKey::read(self.packet.head(), self.layout)
+    }
+
+    /// Segments so far.
+    #[inline(always)]
+    pub(super) fn segs(&self) -> u32 {
+        1 + narrow(self.packet.rest.len())
+    }
+
+    /// Bytes so far. Only the last segment of a packet may be shorter than the first, and with it
+    /// the packet is complete: so far all are full.
+    pub(super) fn len(&self) -> usize {
+        self.packet.len + self.packet.rest.len() * self.layout.payload_len() as usize
+    }
+
+    /// How its identification behaves.
+    pub(super) fn id_mode(&self) -> IdMode {
+        match (self.packet.rest.len(), self.expected.id_step) {
+            (0, _) => IdMode::Undecided,
+            (_, 0) => IdMode::Fixed,
+            _ => IdMode::Incrementing,
+        }
     }
 }
 
-/// How much may still join (TCP-9, UDP-4, LIM-1, LIM-3).
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
-    /// Bytes of payload up to the size limit.
-    bytes: u32,
-    /// Segments up to the limit of their number.
-    segs: u32,
-    /// Longest payload that may still join.
-    max_len: u32,
-    /// Payload of the first frame.
-    mss: u32,
-}
-
-impl Room {
-    /// What is left behind a first frame of `len` bytes.
-    pub(super) fn behind(len: usize, layout: &Layout, config: &GroConfig) -> Self {
-        let bytes = config.size_limit().saturating_sub(ethernet_len(len));
-        let segs = match layout.transport {
-            Transport::Tcp => config.gro_max_segs,
-            Transport::Udp => MAX_SEGS,
-        };
-        let mut room = Self {
-            bytes: u32::try_from(bytes).unwrap_or_default(),
-            segs,
-            max_len: 0,
-            mss: layout.payload_len,
-        };
-        room.take(0);
-        room
-    }
-
-    /// Whether a payload is neither empty nor too long; one comparison for both.
-    #[inline(always)]
-    pub(super) const fn has_for(&self, payload_len: u32) -> bool {
-        payload_len.wrapping_sub(1) < self.max_len
-    }
-
-    /// Whether one more segment is the last.
-    #[inline(always)]
-    pub(super) const fn is_last(&self) -> bool {
-        self.segs == 1
-    }
-
-    #[inline(always)]
-    fn take(&mut self, payload_len: u32) {
-        self.bytes = self.bytes.saturating_sub(payload_len);
-        self.segs = self.segs.saturating_sub(1);
-        self.max_len = if self.segs == 0 {
-            0
-        } else {
-            self.bytes.min(self.mss)
-        };
-    }
+/// A number of frames, which the size limit keeps small.
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation, reason = "at most 64 KiB")]
+const fn narrow(frames: usize) -> u32 {
+    frames as u32
 }

@@ -259,10 +259,10 @@ impl DropReason {
 pub struct GroStats {
     /// Frames given to the engine.
     pub frames: u64,
-    /// Their bytes, without virtio-net headers.
-    pub bytes: u64,
     /// Frames that joined a held packet.
     pub merged: u64,
+    /// Bytes of all frames, without virtio-net headers.
+    pub bytes: u64,
     /// Frames that became a held packet.
     pub held: u64,
     /// Frames that went to the receive list without being held.

@@ -1,9 +1,8 @@
 //! Where held packets are: eight buckets of eight, each ordered by age (rules ENG-1 to ENG-5).
 
-use alloc::boxed::Box;
-
 use super::flow::{AddressPair, FlowKey};
-use super::packet::HeldPacket;
+use super::packet::{FrameBytes, HeldPacket};
+use super::store::{PacketId, Store};
 use crate::time::Instant;
 
 /// Number of buckets.
@@ -84,10 +83,18 @@ impl Ages {
         }
     }
 
+    #[inline(always)]
     fn remove(&mut self, entry: u8) {
-        let Some(rank) = (0..self.len).find(|rank| self.nth(*rank) == Some(entry)) else {
+        if self.oldest() == Some(entry) {
+            self.order >>= 8;
+            self.len -= 1;
             return;
-        };
+        }
+        let ranks = equal_bytes(self.order.to_le_bytes(), entry);
+        let rank = lowest_bit(ranks);
+        if rank >= self.len {
+            return;
+        }
         let from_here = u64::MAX << (8 * rank);
         self.order = (self.order & !from_here) | (self.order >> 8 & from_here);
         self.len -= 1;
@@ -106,7 +113,7 @@ struct Bucket {
 
 impl Bucket {
     /// Takes an empty entry for a new packet.
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, tag: u8) -> u8 {
         let entry = lowest_bit(!self.used) & 7;
         self.tags[usize::from(entry)] = tag;
@@ -115,25 +122,43 @@ impl Bucket {
         entry
     }
 
-    #[inline]
-    fn give_back(&mut self, entry: u8) {
+    /// Empties an entry; false if it was empty.
+    #[inline(always)]
+    fn give_back(&mut self, entry: u8) -> bool {
+        let is_used = self.used & 1 << entry != 0;
         self.used &= !(1 << entry);
         self.ages.remove(entry);
+        is_used
     }
 }
 
+/// A held packet, as the table knows it.
+#[derive(Clone, Copy)]
+struct Entry {
+    id: PacketId,
+    /// Arrival of its first frame; merging does not make a packet younger (ENG-4).
+    created: Instant,
+}
+
+impl Entry {
+    const EMPTY: Self = Self {
+        id: PacketId::NONE,
+        created: Instant::ZERO,
+    };
+}
+
 /// All held packets of an engine.
-pub(super) struct Table<B> {
+pub(super) struct Table {
     buckets: [Bucket; BUCKETS],
-    entries: Box<[Option<HeldPacket<B>>; BUCKETS * PER_BUCKET]>,
+    entries: [Entry; BUCKETS * PER_BUCKET],
     held: usize,
 }
 
-impl<B> Table<B> {
+impl Table {
     pub(super) fn new() -> Self {
         Self {
             buckets: [Bucket::default(); BUCKETS],
-            entries: Box::new([const { None }; BUCKETS * PER_BUCKET]),
+            entries: [Entry::EMPTY; BUCKETS * PER_BUCKET],
             held: 0,
         }
     }
@@ -143,14 +168,19 @@ impl<B> Table<B> {
     }
 
     /// Finds the packet of a flow. There is at most one.
-    #[inline]
-    pub(super) fn find(&self, home: Home, key: &FlowKey) -> Option<(Slot, &HeldPacket<B>)> {
+    #[inline(always)]
+    pub(super) fn find<B: FrameBytes>(
+        &self,
+        store: &Store<B>,
+        home: Home,
+        key: &FlowKey,
+    ) -> Option<PacketId> {
         let bucket = self.bucket(home.bucket);
         let mut hits = equal_bytes(bucket.tags, home.tag) & bucket.used;
         while hits != 0 {
-            let slot = Slot::new(home.bucket, lowest_bit(hits));
-            if let Some(held) = self.get(slot).filter(|held| held.key == *key) {
-                return Some((slot, held));
+            let id = self.entry(Slot::new(home.bucket, lowest_bit(hits))).id;
+            if store.get(id).is_some_and(|held| held.key() == Some(*key)) {
+                return Some(id);
             }
             hits &= hits - 1;
         }
@@ -158,7 +188,11 @@ impl<B> Table<B> {
     }
 
     /// Finds any packet between two hosts, the next one of a flush first.
-    pub(super) fn find_between(&self, pair: &AddressPair) -> Option<Slot> {
+    pub(super) fn find_between<B: FrameBytes>(
+        &self,
+        store: &Store<B>,
+        pair: &AddressPair,
+    ) -> Option<Slot> {
         (0_u8..)
             .zip(&self.buckets)
             .flat_map(|(number, bucket)| {
@@ -166,23 +200,14 @@ impl<B> Table<B> {
                 entries.map(move |entry| Slot::new(number, entry))
             })
             .find(|slot| {
-                self.get(*slot)
-                    .is_some_and(|held| held.key.is_between(pair))
+                let held = store.get(self.entry(*slot).id);
+                let key = held.and_then(HeldPacket::key);
+                key.is_some_and(|key| key.is_between(pair))
             })
     }
 
-    #[inline]
-    pub(super) fn get(&self, slot: Slot) -> Option<&HeldPacket<B>> {
-        self.entries[usize::from(slot.0) % (BUCKETS * PER_BUCKET)].as_ref()
-    }
-
-    #[inline]
-    pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut HeldPacket<B>> {
-        self.entry_mut(slot).as_mut()
-    }
-
     /// The packet that has to leave before another can be held (ENG-3).
-    #[inline]
+    #[inline(always)]
     pub(super) fn evictee(&self, home: Home) -> Option<Slot> {
         let bucket = self.bucket(home.bucket);
         if bucket.used != u8::MAX {
@@ -192,22 +217,24 @@ impl<B> Table<B> {
     }
 
     /// Holds a packet as the youngest of its bucket, which has room.
-    #[inline]
-    pub(super) fn insert(&mut self, home: Home, held: HeldPacket<B>) -> Slot {
+    #[inline(always)]
+    pub(super) fn insert(&mut self, home: Home, id: PacketId, created: Instant) -> Slot {
         let entry = self.bucket_mut(home.bucket).take(home.tag);
         let slot = Slot::new(home.bucket, entry);
-        *self.entry_mut(slot) = Some(held);
+        self.entries[usize::from(slot.0) % (BUCKETS * PER_BUCKET)] = Entry { id, created };
         self.held += 1;
         slot
     }
 
     /// Takes a packet out.
-    #[inline]
-    pub(super) fn remove(&mut self, slot: Slot) -> Option<HeldPacket<B>> {
-        let held = self.entry_mut(slot).take()?;
-        self.bucket_mut(slot.bucket()).give_back(slot.entry());
+    #[inline(always)]
+    pub(super) fn remove(&mut self, slot: Slot) -> Option<PacketId> {
+        let bucket = self.bucket_mut(slot.bucket());
+        if !bucket.give_back(slot.entry()) {
+            return None;
+        }
         self.held -= 1;
-        Some(held)
+        Some(self.entry(slot).id)
     }
 
     /// The next packet of a flush (ENG-5): of the first bucket from `from` on whose oldest was
@@ -231,7 +258,7 @@ impl<B> Table<B> {
     fn oldest_of_each(&self) -> impl Iterator<Item = Option<(Slot, Instant)>> {
         (0_u8..).zip(&self.buckets).map(|(number, bucket)| {
             let slot = Slot::new(number, bucket.ages.oldest()?);
-            Some((slot, self.get(slot)?.created))
+            Some((slot, self.entry(slot).created))
         })
     }
 
@@ -245,9 +272,10 @@ impl<B> Table<B> {
         &mut self.buckets[bucket as usize % BUCKETS]
     }
 
+    /// What the table knows of a slot; of an empty one it means nothing.
     #[inline]
-    fn entry_mut(&mut self, slot: Slot) -> &mut Option<HeldPacket<B>> {
-        &mut self.entries[usize::from(slot.0) % (BUCKETS * PER_BUCKET)]
+    const fn entry(&self, slot: Slot) -> &Entry {
+        &self.entries[slot.0 as usize % (BUCKETS * PER_BUCKET)]
     }
 }
 

@@ -98,7 +98,7 @@ impl Segments {
             .shape
             .payload_range(index)
             .ok_or(GsoError::NoSuchSegment)?;
-        let payload_at = usize::from(self.shape.layout.payload);
+        let payload_at = usize::from(self.shape.layout.payload());
         let out = out
             .get_mut(..payload_at + len)
             .ok_or(GsoError::BufferTooSmall)?;
@@ -111,8 +111,8 @@ impl Segments {
     /// Rewrites the copied headers for segment `index` (rule TX-7).
     fn fix_headers(&self, index: u32, segment: &mut [u8]) {
         let layout = &self.shape.layout;
-        let (l3, l4) = (usize::from(layout.l3), usize::from(layout.l4));
-        match layout.network {
+        let (l3, l4) = (usize::from(layout.l3()), usize::from(layout.l4()));
+        match layout.network() {
             Network::Ipv4 => {
                 let first_id = Ipv4::at(segment, l3).map_or(0, Ipv4::id);
                 let total = length(segment.len() - l3);
@@ -125,21 +125,21 @@ impl Segments {
             }
         }
         let seed = self.pseudo_header(segment);
-        match layout.transport {
+        match layout.transport() {
             Transport::Tcp => self.fix_tcp(index, segment, seed),
             Transport::Udp => {
                 let len = length(segment.len() - l4);
                 udp::rewrite(segment, l4, len, 0);
                 let sum = transport_sum(seed, segment, l4);
                 let checksum =
-                    checksum::stored_form(sum.complement(), layout.transport.checksum_offset());
+                    checksum::stored_form(sum.complement(), layout.transport().checksum_offset());
                 udp::rewrite(segment, l4, len, checksum);
             }
         }
     }
 
     fn fix_tcp(&self, index: u32, segment: &mut [u8], seed: Sum) {
-        let l4 = usize::from(self.shape.layout.l4);
+        let l4 = usize::from(self.shape.layout.l4());
         let Some((seq, flags)) = Tcp::at(segment, l4).map(|tcp| (tcp.seq(), tcp.flags())) else {
             return;
         };
@@ -155,11 +155,11 @@ impl Segments {
     /// checksum field. So routing headers, whose final destination is part of the sum, are right.
     fn pseudo_header(&self, segment: &[u8]) -> Sum {
         let layout = &self.shape.layout;
-        let l4 = usize::from(layout.l4);
-        let field = l4 + usize::from(layout.transport.checksum_offset());
+        let l4 = usize::from(layout.l4());
+        let field = l4 + usize::from(layout.transport().checksum_offset());
         let partial = segment.get(field..field + 2).map_or(Sum::ZERO, Sum::of);
-        let header_len = usize::from(layout.payload) - l4;
-        let whole = header_len + layout.payload_len as usize;
+        let header_len = usize::from(layout.payload()) - l4;
+        let whole = header_len + layout.payload_len() as usize;
         partial
             .minus_word(length(whole))
             .plus_word(length(segment.len() - l4))

@@ -159,8 +159,8 @@ const fn fold_native(sum: u64) -> u16 {
 #[must_use]
 #[inline]
 pub fn pseudo_header(frame: &[u8], layout: &Layout, l4_len: u32) -> Sum {
-    let l3 = usize::from(layout.l3);
-    let addresses = match layout.network {
+    let l3 = usize::from(layout.l3());
+    let addresses = match layout.network() {
         Network::Ipv4 => array_at::<8>(frame, l3 + 12).map(words_sum),
         Network::Ipv6 => array_at::<32>(frame, l3 + 8).map(words_sum),
     };
@@ -169,14 +169,14 @@ pub fn pseudo_header(frame: &[u8], layout: &Layout, l4_len: u32) -> Sum {
         .unwrap_or_default()
         .plus_word(u16::from_be_bytes([h0, h1]))
         .plus_word(u16::from_be_bytes([l0, l1]))
-        .plus_word(u16::from(layout.transport.protocol()))
+        .plus_word(u16::from(layout.transport().protocol()))
 }
 
 /// Whether the transport checksum of a whole frame is right.
 #[must_use]
 #[inline]
 pub fn is_transport_right(frame: &[u8], layout: &Layout) -> bool {
-    let Some(transport) = frame.get(usize::from(layout.l4)..) else {
+    let Some(transport) = frame.get(usize::from(layout.l4())..) else {
         return false;
     };
     let Ok(len) = u32::try_from(transport.len()) else {
@@ -279,7 +279,7 @@ mod tests {
                     let layout = layout::parse(&sample.bytes()).unwrap();
                     assert!(is_transport_right(&sample.bytes(), &layout), "{sample:?}");
                     let (partial, vnet) = sample.partial();
-                    let l4_len = partial.len() - usize::from(layout.l4);
+                    let l4_len = partial.len() - usize::from(layout.l4());
                     let field = usize::from(vnet.csum_start + vnet.csum_offset);
                     assert_eq!(
                         pseudo_header(&partial, &layout, u32::try_from(l4_len).unwrap()).fold(),
@@ -294,7 +294,7 @@ mod tests {
     fn f01_every_flipped_bit_is_found() {
         let frame = Sample::tcp6().payload_len(33).bytes();
         let layout = layout::parse(&frame).unwrap();
-        for bit in usize::from(layout.l4) * 8..frame.len() * 8 {
+        for bit in usize::from(layout.l4()) * 8..frame.len() * 8 {
             let mut damaged = frame.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert!(!is_transport_right(&damaged, &layout), "bit {bit}");

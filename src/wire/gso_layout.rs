@@ -69,17 +69,22 @@ impl GsoLayout {
             return Err(GsoFault::Size);
         }
         let layout = headers(head, frame_len, vnet)?;
-        if vnet.csum_start != layout.l4 || vnet.csum_offset != layout.transport.checksum_offset() {
+        if vnet.csum_start != layout.l4()
+            || vnet.csum_offset != layout.transport().checksum_offset()
+        {
             return Err(GsoFault::ChecksumPlace);
         }
         // The transport length goes into the pseudo-header sum as 16 bits.
-        if frame_len - usize::from(layout.l4) > usize::from(u16::MAX) {
+        if frame_len - usize::from(layout.l4()) > usize::from(u16::MAX) {
             return Err(GsoFault::Size);
         }
         Ok(Self {
             layout,
             gso_size: vnet.gso_size,
-            segs: layout.payload_len.div_ceil(u32::from(vnet.gso_size)).max(1),
+            segs: layout
+                .payload_len()
+                .div_ceil(u32::from(vnet.gso_size))
+                .max(1),
         })
     }
 
@@ -92,14 +97,14 @@ impl GsoLayout {
         }
         let size = usize::from(self.gso_size);
         let start = index as usize * size;
-        Some((start, size.min(self.layout.payload_len as usize - start)))
+        Some((start, size.min(self.layout.payload_len() as usize - start)))
     }
 
     /// Length in bytes of the longest segment with its headers.
     #[must_use]
     pub fn segment_len(&self) -> usize {
-        let payload = u32::from(self.gso_size).min(self.layout.payload_len);
-        usize::from(self.layout.payload) + payload as usize
+        let payload = u32::from(self.gso_size).min(self.layout.payload_len());
+        usize::from(self.layout.payload()) + payload as usize
     }
 }
 
@@ -130,14 +135,18 @@ fn headers(head: &[u8], frame_len: usize, vnet: &VnetHdr) -> Result<Layout, GsoF
         return Err(GsoFault::Truncated);
     }
     let narrow = |bytes: usize| u16::try_from(bytes).map_err(|_| GsoFault::Size);
-    Ok(Layout {
+    let payload_len = frame_len - payload;
+    if payload_len > Layout::MAX_PAYLOAD_LEN {
+        return Err(GsoFault::Size);
+    }
+    Ok(Layout::new(
         network,
         transport,
-        l3: narrow(link.l3)?,
-        l4: narrow(l4)?,
-        payload: narrow(payload)?,
-        payload_len: u32::try_from(frame_len - payload).map_err(|_| GsoFault::Size)?,
-    })
+        narrow(link.l3)?,
+        narrow(l4)?,
+        narrow(payload)?,
+        u32::try_from(payload_len).map_err(|_| GsoFault::Size)?,
+    ))
 }
 
 /// Protocol number behind the network header, and its offset.

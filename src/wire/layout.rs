@@ -1,5 +1,7 @@
 //! One pass over a frame: where its headers are, and whether it may take part in merging.
 
+use core::fmt;
+
 use super::ipv4::{self, Ipv4};
 use super::ipv6::{self, Ipv6};
 use super::tcp::{self, Tcp};
@@ -52,56 +54,113 @@ impl Transport {
     }
 }
 
-/// Where the headers of a frame are.
+/// Where the headers of a frame are. One word, so that it travels in a register.
 ///
 /// # Units
 /// Offsets are bytes from the start of the Ethernet frame, VLAN tags included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
-    /// Internet protocol.
-    pub network: Network,
-    /// Transport protocol.
-    pub transport: Transport,
-    /// Offset of the IP header.
-    pub l3: u16,
-    /// Offset of the transport header.
-    pub l4: u16,
-    /// Offset of the transport payload, which is also the length of all headers.
-    pub payload: u16,
-    /// Bytes of transport payload.
-    pub payload_len: u32,
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Layout(u64);
+
+/// Lowest bits of the fields of a layout; bits 0 and 1 are the protocols.
+mod bit {
+    pub(super) const L3: u32 = 2;
+    pub(super) const L4: u32 = 8;
+    pub(super) const PAYLOAD: u32 = 24;
+    pub(super) const PAYLOAD_LEN: u32 = 40;
 }
 
 impl Layout {
-    /// The layout of a frame whose headers equal those of a frame of this layout in everything
-    /// but lengths, checksums, IPv4 identification and TCP sequence number. What is left to be
-    /// checked is checked here; `None` if a length or the IPv4 checksum is wrong.
+    /// That of no frame.
+    pub(crate) const NONE: Self = Self(0);
+    /// Longest payload that can be described, in bytes: far above what any frame can have.
+    pub(crate) const MAX_PAYLOAD_LEN: usize = (1 << 24) - 1;
+
+    /// Puts a layout together from an IP header at `l3`, a transport header at `l4` and
+    /// `payload_len` bytes of payload at `payload`.
+    #[inline(always)]
+    pub(crate) const fn new(
+        network: Network,
+        transport: Transport,
+        l3: u16,
+        l4: u16,
+        payload: u16,
+        payload_len: u32,
+    ) -> Self {
+        Self(
+            network as u64
+                | (transport as u64) << 1
+                | (l3 as u64 & 0x3f) << bit::L3
+                | (l4 as u64) << bit::L4
+                | (payload as u64) << bit::PAYLOAD
+                | (payload_len as u64) << bit::PAYLOAD_LEN,
+        )
+    }
+
+    /// Internet protocol.
     #[must_use]
-    #[inline]
-    pub fn of_alike(&self, frame: &[u8]) -> Option<Self> {
-        let (l3, l4) = (usize::from(self.l3), usize::from(self.l4));
-        let l3_len = frame.len().checked_sub(l3)?;
-        let is_sound = match self.network {
-            Network::Ipv4 => {
-                let ip = Ipv4::at(frame, l3)?;
-                usize::from(ip.total_len()) == l3_len && ip.is_checksum_right()
-            }
-            Network::Ipv6 => {
-                usize::from(Ipv6::at(frame, l3)?.payload_len()) + ipv6::HEADER_LEN == l3_len
-            }
-        };
-        let payload_len = frame.len().checked_sub(usize::from(self.payload))?;
-        let is_datagram_sound = match self.transport {
-            Transport::Tcp => true,
-            Transport::Udp => {
-                let len = usize::from(Udp::at(frame, l4)?.len());
-                len == payload_len + udp::HEADER_LEN && payload_len > 0
-            }
-        };
-        (is_sound && is_datagram_sound).then_some(Self {
-            payload_len: narrow(payload_len),
-            ..*self
-        })
+    #[inline(always)]
+    pub const fn network(self) -> Network {
+        if self.0 & 1 == Network::Ipv4 as u64 {
+            Network::Ipv4
+        } else {
+            Network::Ipv6
+        }
+    }
+
+    /// Transport protocol.
+    #[must_use]
+    #[inline(always)]
+    pub const fn transport(self) -> Transport {
+        if self.0 >> 1 & 1 == Transport::Tcp as u64 {
+            Transport::Tcp
+        } else {
+            Transport::Udp
+        }
+    }
+
+    /// Offset of the IP header.
+    #[must_use]
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation, reason = "6 bits are left")]
+    pub const fn l3(self) -> u16 {
+        (self.0 >> bit::L3) as u16 & 0x3f
+    }
+
+    /// Offset of the transport header.
+    #[must_use]
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation, reason = "as wide as the field")]
+    pub const fn l4(self) -> u16 {
+        (self.0 >> bit::L4) as u16
+    }
+
+    /// Offset of the transport payload, which is also the length of all headers.
+    #[must_use]
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation, reason = "as wide as the field")]
+    pub const fn payload(self) -> u16 {
+        (self.0 >> bit::PAYLOAD) as u16
+    }
+
+    /// Bytes of transport payload.
+    #[must_use]
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation, reason = "24 bits are left")]
+    pub const fn payload_len(self) -> u32 {
+        (self.0 >> bit::PAYLOAD_LEN) as u32
+    }
+}
+
+impl fmt::Debug for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Layout")
+            .field("network", &self.network())
+            .field("transport", &self.transport())
+            .field("l3", &self.l3())
+            .field("l4", &self.l4())
+            .field("payload", &self.payload())
+            .field("payload_len", &self.payload_len())
+            .finish()
     }
 }
 
@@ -236,14 +295,14 @@ struct Base {
 impl Base {
     #[inline(always)]
     fn layout(self, header_len: usize, payload_len: usize) -> Layout {
-        Layout {
-            network: self.network,
-            transport: self.transport,
-            l3: offset(self.l3),
-            l4: offset(self.l4),
-            payload: offset(self.l4 + header_len),
-            payload_len: narrow(payload_len),
-        }
+        Layout::new(
+            self.network,
+            self.transport,
+            offset(self.l3),
+            offset(self.l4),
+            offset(self.l4 + header_len),
+            narrow(payload_len),
+        )
     }
 
     #[cold]
@@ -302,10 +361,15 @@ mod tests {
     fn offsets(sample: &Sample) -> (u16, u16, u16, u32) {
         let layout = parse(&sample.bytes()).unwrap();
         assert_eq!(
-            (layout.network, layout.transport),
+            (layout.network(), layout.transport()),
             (sample.network, sample.transport)
         );
-        (layout.l3, layout.l4, layout.payload, layout.payload_len)
+        (
+            layout.l3(),
+            layout.l4(),
+            layout.payload(),
+            layout.payload_len(),
+        )
     }
 
     fn refused(frame: &[u8]) -> (Malformed, Known) {
@@ -388,7 +452,7 @@ mod tests {
         let (reason, known) = refused(&sample.bytes());
         assert_eq!(reason, Malformed::Ip4Options);
         assert!(
-            matches!(known, Known::Flow(layout) if layout.l4 == 74),
+            matches!(known, Known::Flow(layout) if layout.l4() == 74),
             "{known:?}"
         );
         // Without the ports the address pair is left.
@@ -471,9 +535,9 @@ mod tests {
     fn check_claims(frame: &[u8]) {
         match parse(frame) {
             Ok(layout) => {
-                let payload = usize::from(layout.payload);
-                assert!(layout.l3 < layout.l4 && layout.l4 < layout.payload);
-                assert_eq!(payload + layout.payload_len as usize, frame.len());
+                let payload = usize::from(layout.payload());
+                assert!(layout.l3() < layout.l4() && layout.l4() < layout.payload());
+                assert_eq!(payload + layout.payload_len() as usize, frame.len());
             }
             Err(Unfit { known, .. }) => match known {
                 Known::Nothing => {}
@@ -484,7 +548,7 @@ mod tests {
                     };
                     assert!(usize::from(l3) + len <= frame.len());
                 }
-                Known::Flow(layout) => assert!(usize::from(layout.l4) + 4 <= frame.len()),
+                Known::Flow(layout) => assert!(usize::from(layout.l4()) + 4 <= frame.len()),
             },
         }
     }

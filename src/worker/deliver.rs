@@ -85,9 +85,7 @@ impl Delivery {
                 return Ok(false);
             }
             self.done = 0;
-            if let Some(packet) = engine.pop() {
-                engine.recycle(packet);
-            }
+            engine.release_front();
         }
         Ok(true)
     }

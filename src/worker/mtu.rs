@@ -40,7 +40,7 @@ fn longest_part(frame: &[u8], vnet: &VnetHdr) -> usize {
         return gso.segment_len();
     }
     // A host that vouches for the checksum, or a header that the engine will refuse.
-    let headers = layout::parse(frame).map_or(0, |layout| usize::from(layout.payload));
+    let headers = layout::parse(frame).map_or(0, |layout| usize::from(layout.payload()));
     frame.len().min(headers + usize::from(vnet.gso_size))
 }
 

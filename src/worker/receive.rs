@@ -241,7 +241,7 @@ impl Receive {
             self.stats.above_mtu += 1;
             return;
         }
-        self.engine.receive(now, frame, meta);
+        self.engine.receive(now, frame, &meta);
         if self.engine.should_hand_over() {
             self.hand_over(now);
         }
@@ -329,9 +329,9 @@ impl Receive {
     /// Throws away and counts what no guest can get any more.
     pub(super) fn drop_all(&mut self) {
         self.engine.flush_all(FlushReason::Teardown);
-        while let Some(packet) = self.engine.pop() {
-            self.stats.dropped_at_stop += u64::from(self.delivery.give_up(&packet));
-            self.engine.recycle(packet);
+        while let Some(packet) = self.engine.front() {
+            self.stats.dropped_at_stop += u64::from(self.delivery.give_up(packet));
+            self.engine.release_front();
         }
         self.engine.handed_over();
         self.delivery.reset();

@@ -81,7 +81,7 @@ impl Context {
     pub fn frame(&mut self, now: Instant, bytes: Vec<u8>, meta: RxMeta) -> GroResult {
         self.begin();
         self.frames.push(place(&bytes));
-        let result = self.engine.receive(now, bytes, meta);
+        let result = self.engine.receive(now, bytes, &meta);
         self.note_entered();
         if self.engine.should_hand_over() {
             self.hand_over();
@@ -157,7 +157,7 @@ impl Context {
 
     fn hand_over(&mut self) {
         let before = self.delivered.len();
-        while let Some(packet) = self.engine.pop() {
+        while let Some(packet) = self.engine.front() {
             let bytes = packet.slices().collect::<Vec<_>>().concat();
             let from = packet.slices().map(|slice| self.arrival_of(slice));
             assert_eq!(bytes.len(), packet.frame_len());
@@ -170,7 +170,7 @@ impl Context {
                 at: self.entered.pop_front().expect("noted when it entered"),
                 handed_over: self.event,
             });
-            self.engine.recycle(packet);
+            self.engine.release_front();
         }
         self.engine.handed_over();
         if self.delivered.len() > before {

@@ -36,9 +36,9 @@ pub fn run(bytes: &[u8]) {
 
 /// What a layout claims lies in the frame.
 fn check_layout(frame: &[u8], layout: &Layout) {
-    let payload = usize::from(layout.payload);
-    assert!(layout.l3 < layout.l4 && layout.l4 < layout.payload);
-    assert_eq!(payload + layout.payload_len as usize, frame.len());
+    let payload = usize::from(layout.payload());
+    assert!(layout.l3() < layout.l4() && layout.l4() < layout.payload());
+    assert_eq!(payload + layout.payload_len() as usize, frame.len());
 }
 
 /// `etherparse` finds the same headers.
@@ -47,11 +47,15 @@ fn check_second_opinion(frame: &[u8], layout: &Layout) {
         return;
     }
     let headers = Headers::of(frame).expect("is refused by the second opinion");
-    assert_eq!(headers.is_ipv4, layout.network == Network::Ipv4);
-    assert_eq!(headers.is_tcp, layout.transport == Transport::Tcp);
+    assert_eq!(headers.is_ipv4, layout.network() == Network::Ipv4);
+    assert_eq!(headers.is_tcp, layout.transport() == Transport::Tcp);
     assert_eq!(
         (headers.l3, headers.l4, headers.payload),
-        (layout.l3.into(), layout.l4.into(), layout.payload.into())
+        (
+            layout.l3().into(),
+            layout.l4().into(),
+            layout.payload().into()
+        )
     );
     if headers.is_ipv4 {
         let field = word(frame, headers.l3 + 10);
@@ -89,7 +93,7 @@ fn check_known(frame: &[u8], unfit: &Unfit) {
             };
             assert!(usize::from(l3) + len <= frame.len());
         }
-        Known::Flow(layout) => assert!(usize::from(layout.l4) + 4 <= frame.len()),
+        Known::Flow(layout) => assert!(usize::from(layout.l4()) + 4 <= frame.len()),
     }
 }
 
@@ -124,14 +128,14 @@ fn check_gso(frame: &[u8], vnet: &VnetHdr) {
         return;
     };
     check_layout(frame, &gso.layout);
-    assert_eq!(vnet.csum_start, gso.layout.l4);
+    assert_eq!(vnet.csum_start, gso.layout.l4());
     let mut next = 0;
     for index in 0..gso.segs {
         let (start, len) = gso.payload_range(index).expect("there is that segment");
         assert!(start == next && len <= usize::from(vnet.gso_size));
-        assert!(usize::from(gso.layout.payload) + len <= gso.segment_len());
+        assert!(usize::from(gso.layout.payload()) + len <= gso.segment_len());
         next += len;
     }
-    assert_eq!(next, gso.layout.payload_len as usize);
+    assert_eq!(next, gso.layout.payload_len() as usize);
     assert_eq!(gso.payload_range(gso.segs), None);
 }

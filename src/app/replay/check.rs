@@ -123,13 +123,13 @@ impl Pending {
 
 /// Whether the sender gave all frames one identification, which it may with "don't fragment".
 fn has_fixed_id(layout: &Layout, frames: &[Pending]) -> bool {
-    let l3 = usize::from(layout.l3);
+    let l3 = usize::from(layout.l3());
     let mut ids = frames.iter().map(|frame| {
         let ip = Ipv4::at(&frame.original, l3)?;
         ip.is_df().then(|| ip.id())
     });
     let first = ids.next().flatten();
-    layout.network == Network::Ipv4 && first.is_some() && ids.all(|id| id == first)
+    layout.network() == Network::Ipv4 && first.is_some() && ids.all(|id| id == first)
 }
 
 /// Bytes of `segment` that may differ from the frame.
@@ -150,8 +150,8 @@ fn free_fields(
             (Some([0, 0]), Some([0xff, 0xff])) | (Some([0xff, 0xff]), Some([0, 0]))
         )
     };
-    if layout.network == Network::Ipv4 {
-        let l3 = usize::from(layout.l3);
+    if layout.network() == Network::Ipv4 {
+        let l3 = usize::from(layout.l3());
         let checksum = l3 + 10..l3 + 12;
         if has_fixed_id {
             free.push(l3 + 4..l3 + 6);
@@ -160,9 +160,9 @@ fn free_fields(
             free.push(checksum);
         }
     }
-    let checksum = usize::from(layout.l4 + layout.transport.checksum_offset());
+    let checksum = usize::from(layout.l4() + layout.transport().checksum_offset());
     let checksum = checksum..checksum + 2;
-    let is_tcp = layout.transport == Transport::Tcp;
+    let is_tcp = layout.transport() == Transport::Tcp;
     if frame.is_partial || (is_tcp && are_both_zero(&checksum)) {
         free.push(checksum);
     }
@@ -241,16 +241,16 @@ fn field_at(at: usize, layout: Option<&Layout>) -> Field {
     let Some(layout) = layout else {
         return Field("bytes");
     };
-    let [l3, l4, payload] = [layout.l3, layout.l4, layout.payload].map(usize::from);
+    let [l3, l4, payload] = [layout.l3(), layout.l4(), layout.payload()].map(usize::from);
     let (rows, start) = if at < l3 {
         return Field("VLAN tag or EtherType");
     } else if at < l4 {
-        match layout.network {
+        match layout.network() {
             Network::Ipv4 => (IPV4, l3),
             Network::Ipv6 => (IPV6, l3),
         }
     } else if at < payload {
-        match layout.transport {
+        match layout.transport() {
             Transport::Tcp => (TCP, l4),
             Transport::Udp => (UDP, l4),
         }

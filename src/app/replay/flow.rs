@@ -41,11 +41,11 @@ impl Flow {
     }
 
     fn with_ports(frame: &[u8], layout: &Layout) -> Option<Self> {
-        let [from, to] = words(frame, layout.l4)?;
-        let is_tcp = layout.transport == Transport::Tcp;
+        let [from, to] = words(frame, layout.l4())?;
+        let is_tcp = layout.transport() == Transport::Tcp;
         Some(Self {
             ports: Some(Ports { is_tcp, from, to }),
-            ..Self::between(frame, layout.network, layout.l3)?
+            ..Self::between(frame, layout.network(), layout.l3())?
         })
     }
 

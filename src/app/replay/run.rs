@@ -198,7 +198,7 @@ impl<W: Write> Replay<W> {
             merge_mark: 0,
         };
         let before = *self.engine.stats();
-        if self.engine.receive(now, bytes, meta) == GroResult::Dropped {
+        if self.engine.receive(now, bytes, &meta) == GroResult::Dropped {
             self.ledger.refused(flow);
         }
         self.summary.count_ended(&before, self.engine.stats());
@@ -210,7 +210,6 @@ impl<W: Write> Replay<W> {
         }
         while let Some(packet) = self.engine.pop() {
             self.deliver(&packet)?;
-            self.engine.recycle(packet);
         }
         self.engine.handed_over();
         Ok(())
@@ -249,17 +248,17 @@ impl<W: Write> Replay<W> {
 /// The header that a tap would give with the frame: a frame that was captured where it was sent
 /// has only the pseudo-header sum where its checksum belongs.
 fn host_header(frame: &[u8], layout: &Layout) -> VnetHdr {
-    let field = usize::from(layout.l4 + layout.transport.checksum_offset());
+    let field = usize::from(layout.l4() + layout.transport().checksum_offset());
     let stored = frame.get(field..).and_then(|rest| rest.first_chunk());
-    let l4_len = u32::from(layout.payload - layout.l4) + layout.payload_len;
+    let l4_len = u32::from(layout.payload() - layout.l4()) + layout.payload_len();
     let partial = checksum::pseudo_header(frame, layout, l4_len).fold();
     if stored != Some(&partial.to_be_bytes()) || checksum::is_transport_right(frame, layout) {
         return VnetHdr::default();
     }
     VnetHdr {
         flags: F_NEEDS_CSUM,
-        csum_start: layout.l4,
-        csum_offset: layout.transport.checksum_offset(),
+        csum_start: layout.l4(),
+        csum_offset: layout.transport().checksum_offset(),
         ..VnetHdr::default()
     }
 }

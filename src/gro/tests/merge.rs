@@ -142,7 +142,7 @@ fn f05_metadata_must_be_equal() {
             merge_mark,
             ..RxMeta::default()
         };
-        rig.engine.receive(rig.now, frame.bytes(), meta);
+        rig.engine.receive(rig.now, frame.bytes(), &meta);
     }
     let conflicts = FlushReason::Conflict(Conflict::Metadata);
     assert_eq!(rig.engine.stats().completed(conflicts), 1);
@@ -536,7 +536,7 @@ fn a_given_hash_is_no_merge_condition() {
             merge_mark,
             ..RxMeta::default()
         };
-        rig.engine.receive(rig.now, frame.bytes(), meta);
+        rig.engine.receive(rig.now, frame.bytes(), &meta);
     }
     assert_eq!(rig.finish()[0].segs, 2);
 }

@@ -97,15 +97,15 @@ impl Rig {
             vnet,
             ..RxMeta::default()
         };
-        self.engine.receive(self.now, frame, meta)
+        self.engine.receive(self.now, frame, &meta)
     }
 
     /// Takes what is in the receive list.
     fn drain(&mut self) -> Vec<Delivered> {
         let mut taken = Vec::new();
-        while let Some(packet) = self.engine.pop() {
-            taken.push(Delivered::of(&packet));
-            self.engine.recycle(packet);
+        while let Some(packet) = self.engine.front() {
+            taken.push(Delivered::of(packet));
+            self.engine.release_front();
         }
         self.engine.handed_over();
         self.delivered.extend(taken.clone());
