@@ -6,7 +6,7 @@ ARGS ?=
 SECONDS ?= 60
 CPU ?= 0
 
-.PHONY: all demo test check fuzz mutants peers
+.PHONY: all demo test check captures fuzz mutants peers
 
 all:
 	$(CARGO) build --release
@@ -27,6 +27,11 @@ check:
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets --test qemu -- -D warnings
 	$(CARGO) check --lib --no-default-features
+
+# Real captures, fetched from packages and recorded here, replayed and compared byte by byte.
+captures:
+	./qemu-tests/prerequisites.sh
+	./tests/captures/run.sh
 
 # Each fuzz target for SECONDS, one after the other; needs a C++ compiler, no nightly toolchain.
 fuzz:
