@@ -11,7 +11,7 @@ use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 
-use bodies::{Body, seeds};
+use bodies::{Body, captured, seeds};
 
 /// Changed inputs per body: a few seconds without optimisation.
 const INPUTS: usize = 1000;
@@ -37,7 +37,7 @@ bodies! { layout engine tx_frame chain }
 
 fn run_all(body: &Body) {
     let mut inputs = regressions(body.0);
-    inputs.extend(seeds::of(body.0));
+    inputs.extend(seeds::of(body.0, &[&captured::recorded()]));
     for input in &inputs {
         run(body, input);
     }

@@ -16,9 +16,11 @@ use crate::support::cut::{Headers, word};
 use crate::support::invariants::{Flow, Record, Recorder, Setup};
 use crate::support::packet::{Built, Checksum};
 
-/// Most frames, and most bytes of them, in one input, so that runs stay short.
+/// Most frames, most bytes of them and most steps of one input, which ends there, so that runs stay
+/// short. The bytes are more than a packet may have.
 const MAX_FRAMES: usize = 100;
-const MAX_BYTES: usize = 1 << 17;
+const MAX_BYTES: usize = 80 << 10;
+const MAX_STEPS: usize = 300;
 
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
@@ -220,8 +222,12 @@ fn drive(tunables: Tunables, mut input: Input<'_>) -> Record {
         sent: Vec::new(),
         frames: 0,
         bytes: 0,
+        is_over: false,
     };
-    while let Some(step) = Step::decode(&mut input) {
+    for _ in 0..MAX_STEPS {
+        let Some(step) = Step::decode(&mut input).filter(|_| !source.is_over) else {
+            break;
+        };
         source.step(step).unwrap();
     }
     source.recorder.finish().unwrap()
@@ -234,6 +240,8 @@ struct Source {
     sent: Vec<(Meta, Vec<u8>)>,
     frames: usize,
     bytes: usize,
+    /// The limits are reached.
+    is_over: bool,
 }
 
 impl Source {
@@ -251,7 +259,13 @@ impl Source {
                     return Ok(());
                 }
                 let of = usize::from(of) % self.sent.len();
-                (0..=more).try_for_each(|_| self.send_next(of, &change))
+                for _ in 0..=more {
+                    if self.is_over {
+                        break;
+                    }
+                    self.send_next(of, &change)?;
+                }
+                Ok(())
             }
             Step::PollEnd => self.recorder.end(false),
             Step::BudgetEnd => self.recorder.end(true),
@@ -286,7 +300,8 @@ impl Source {
     fn send(&mut self, meta: Meta, bytes: Vec<u8>) -> Result<(), String> {
         self.frames += 1;
         self.bytes += bytes.len();
-        if self.frames > MAX_FRAMES || self.bytes > MAX_BYTES || is_beyond_second_opinion(&bytes) {
+        self.is_over = self.frames > MAX_FRAMES || self.bytes > MAX_BYTES;
+        if self.is_over || is_beyond_second_opinion(&bytes) {
             return Ok(());
         }
         let flow = Flow::of(&bytes);

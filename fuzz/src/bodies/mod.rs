@@ -16,6 +16,7 @@
     reason = "a panic is how a body tells what it found"
 )]
 
+pub mod captured;
 pub mod chain;
 #[path = "../../../src/device/driver_model.rs"]
 mod driver_model;

@@ -1,28 +1,98 @@
-//! Inputs to begin with: the cases of `tests/gro`, in the format of each body.
+//! Inputs to begin with, in the format of each body: the cases of `tests/gro`, and frames of real
+//! captures.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
 use vhost_user_gro::wire::VnetHdr;
+use vhost_user_gro::wire::layout;
 use vhost_user_gro::wire::vnet_hdr::{
     F_NEEDS_CSUM, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, VNET_HDR_LEN,
 };
 
+use super::captured::{self, Captured};
 use super::chain;
 use super::engine::{Change, Meta, Step, Tunables};
 use crate::support::case::{self, Case, Item, Op};
 use crate::support::cut::Headers;
 use crate::support::packet::{A, B, Built, tcp4, tcp6, udp4};
 
-/// The seeds of the body with this name.
-pub fn of(body: &str) -> Vec<Vec<u8>> {
+/// Most bytes of an input that libFuzzer takes; `run.sh` says so to it.
+const MAX_LEN: usize = 4096;
+/// Frames that are taken of those whose headers say the same.
+const ALIKE: usize = 3;
+
+/// The seeds of the body with this name, those of the captures with these paths among them.
+pub fn of(body: &str, captures: &[&Path]) -> Vec<Vec<u8>> {
+    let captured: Vec<Vec<Captured>> = captures.iter().map(|path| captured::frames(path)).collect();
+    let frames = || {
+        let mut frames = frames();
+        frames.extend(differing(captured.iter().flatten()));
+        frames
+    };
     match body {
-        "layout" => frames().iter().map(layout).collect(),
-        "tx_frame" => frames().iter().flat_map(tx_frame).collect(),
-        "engine" => cases().iter().map(engine).chain(bursts()).collect(),
+        "layout" => frames().iter().map(|frame| layout(frame)).collect(),
+        "tx_frame" => frames().iter().flat_map(|frame| tx_frame(frame)).collect(),
+        "engine" => cases()
+            .iter()
+            .map(engine)
+            .chain(bursts())
+            .chain(captured.iter().flat_map(|capture| replays(capture)))
+            .collect(),
         "chain" => chain::seeds(),
         other => panic!("no body {other}"),
     }
+}
+
+/// Frames that differ in what is found in them: a capture has thousands that are alike.
+fn differing<'a>(captured: impl Iterator<Item = &'a Captured>) -> Vec<Vec<u8>> {
+    let mut counts = HashMap::new();
+    let is_rare = |frame: &&Captured| {
+        let found = match layout::parse(&frame.bytes) {
+            Ok(layout) => {
+                let flags = frame.bytes.get(usize::from(layout.l4()) + 13).copied();
+                format!("{:?}", (layout.l3(), layout.l4(), layout.payload(), flags))
+            }
+            Err(unfit) => format!("{:?}", (unfit.reason, frame.bytes.get(12..14))),
+        };
+        let count = counts.entry(found).or_insert(0);
+        *count += 1;
+        *count <= ALIKE
+    };
+    captured
+        .filter(|frame| frame.bytes.len() < 2000)
+        .filter(is_rare)
+        .map(|frame| frame.bytes.clone())
+        .collect()
+}
+
+/// The start of a capture in pieces, with its own times. A poll ends where the wire is silent.
+fn replays(capture: &[Captured]) -> Vec<Vec<u8>> {
+    const SILENCE: u64 = 20_000;
+    const PIECES: usize = 50;
+    let mut pieces = Vec::new();
+    let mut piece = vec![0; 8];
+    let mut now = capture.first().map_or(0, |frame| frame.time);
+    for frame in capture.iter().filter(|frame| frame.bytes.len() < 2000) {
+        if piece.len() + frame.bytes.len() > MAX_LEN - 32 {
+            pieces.push(std::mem::replace(&mut piece, vec![0; 8]));
+            if pieces.len() == PIECES {
+                return pieces;
+            }
+        }
+        let pause = frame.time.saturating_sub(now);
+        now = frame.time;
+        if pause >= SILENCE {
+            Step::PollEnd.encode(&mut piece);
+        }
+        Step::Pass(u32::try_from(pause).unwrap_or(u32::MAX)).encode(&mut piece);
+        let bytes = frame.bytes.clone();
+        let meta = Meta::default();
+        Step::Frame { meta, bytes }.encode(&mut piece);
+    }
+    pieces.push(piece);
+    pieces
 }
 
 fn cases() -> Vec<Case> {
@@ -43,38 +113,39 @@ fn cases() -> Vec<Case> {
 }
 
 /// All frames of all cases.
-fn frames() -> Vec<Built> {
+fn frames() -> Vec<Vec<u8>> {
     let frames = cases().into_iter().flat_map(|case| {
         let frames = case
             .frames()
             .map(|(_, frame)| case.packet(frame).unwrap().build());
         frames.collect::<Vec<_>>()
     });
-    let mut frames: Vec<Built> = frames.filter(|frame| frame.bytes.len() < 2000).collect();
-    frames.sort_by(|a, b| a.bytes.cmp(&b.bytes));
-    frames.dedup_by(|a, b| a.bytes == b.bytes);
+    let frames = frames.map(|frame| frame.bytes);
+    let mut frames: Vec<_> = frames.filter(|bytes| bytes.len() < 2000).collect();
+    frames.sort();
+    frames.dedup();
     frames
 }
 
-fn layout(frame: &Built) -> Vec<u8> {
-    [&gso_header(frame).encode(), &frame.bytes[..]].concat()
+fn layout(frame: &[u8]) -> Vec<u8> {
+    [&gso_header(frame).encode(), frame].concat()
 }
 
 /// A frame as a guest would send it: as it is, and as one to be cut.
-fn tx_frame(frame: &Built) -> [Vec<u8>; 2] {
+fn tx_frame(frame: &[u8]) -> [Vec<u8>; 2] {
     let with = |header: VnetHdr, filler: u16| {
         let mut bytes = vec![0, 12, 0];
         bytes.extend(filler.to_le_bytes());
         bytes.extend(header.encode());
-        bytes.extend(&frame.bytes);
+        bytes.extend(frame);
         bytes
     };
     [with(VnetHdr::default(), 0), with(gso_header(frame), 3000)]
 }
 
 /// A segmentation header that fits the frame, if there is one.
-fn gso_header(frame: &Built) -> VnetHdr {
-    let Ok(headers) = Headers::of(&frame.bytes) else {
+fn gso_header(frame: &[u8]) -> VnetHdr {
+    let Ok(headers) = Headers::of(frame) else {
         return VnetHdr::default();
     };
     let field = |len: usize| u16::try_from(len).unwrap();
