@@ -13,13 +13,15 @@ use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use toml::{Table, Value};
 
 use super::config::ConfigError;
 
 /// Options that make no sense inside the file.
 const FLAGS_ONLY: [&str; 4] = ["config", "print_capabilities", "help", "version"];
+
+const SINGLE: &str = "expected a single value, not a list";
 
 /// More than any configuration has.
 const BYTES_MAX: u64 = 1 << 20;
@@ -66,6 +68,10 @@ pub(super) fn read(
         let Some(args) = arguments(key, value) else {
             return Err(wrong_value(format!("expected {}", kind_of(arg))));
         };
+        // Would say nothing, and so leave the default where none was meant.
+        if args.is_empty() && !matches!(arg.get_action(), ArgAction::Append) {
+            return Err(wrong_value(SINGLE.to_owned()));
+        }
         check(command, &args).map_err(|err| wrong_value(expectation(&err, arg)))?;
         if let Some(expected) = other_type(arg, value) {
             return Err(wrong_value(format!("expected {expected}")));
@@ -187,7 +193,7 @@ fn check(command: &Command, args: &[OsString]) -> Result<(), clap::Error> {
 /// What an option's parser says it would have taken.
 fn expectation(err: &clap::Error, arg: &Arg) -> String {
     if err.kind() == ErrorKind::ArgumentConflict {
-        return "expected a single value, not a list".to_owned();
+        return SINGLE.to_owned();
     }
     if let Some(ContextValue::Strings(words)) = err.get(ContextKind::ValidValue) {
         return format!("expected {}", words.join(", "));

@@ -157,7 +157,8 @@ fn offer(config: &Config, uplink: &dyn Uplink) -> backend::Offer {
             ecn: tx.ecn,
             uso: tx.uso,
         },
-        guest_uso: false,
+        // Merged here, or by a host that hands merged datagrams on; one that takes them does.
+        guest_uso: (config.gro.enabled && config.gro.udp_gro) || tx.uso,
         multiqueue: config.queue_pairs > 1,
         mtu: config.mtu.is_some(),
         config_space: false,

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::config::ConfigError;
 use super::options::{number, switch};
-use crate::gro::GroConfig;
+use crate::gro::{GroConfig, PortSet};
 use crate::napi::NapiConfig;
 
 /// Options that say what is merged, how long it may wait, and how much is polled.
@@ -58,6 +58,30 @@ pub struct Tunables {
     #[arg(long, value_name = "SEGMENTS", allow_negative_numbers = true, value_parser = number(2..=65535u32, "segments"),
         default_value = "65535", help_heading = "Merging and polling")]
     pub gro_max_segs: u32,
+
+    /// Whether datagrams are merged, too, for a guest that negotiated USO.
+    #[arg(long, value_name = "on|off", value_parser = switch(), default_value = "on",
+        action = clap::ArgAction::Set, help_heading = "Merging and polling")]
+    pub udp_gro: bool,
+
+    /// Destination ports of datagrams that are never merged, such as those of tunnels: at most 16,
+    /// or none.
+    #[arg(long, value_name = "PORTS", value_parser = ports, default_value = "4789,8472,6081",
+        help_heading = "Merging and polling")]
+    pub udp_exclude_ports: PortSet,
+}
+
+/// A list like `4789,6081`, or `none`: an empty list in a file or script is rather a mistake.
+fn ports(text: &str) -> Result<PortSet, String> {
+    if text == "none" {
+        return Ok(PortSet::EMPTY);
+    }
+    let list = text.split(',').map(|port| port.trim().parse().ok());
+    let list: Option<Vec<u16>> = list.collect();
+    list.and_then(|list| PortSet::new(&list)).ok_or_else(|| {
+        let most = PortSet::CAPACITY;
+        format!("expected at most {most} ports, 0 to 65535 each, with commas between, or none")
+    })
 }
 
 impl Tunables {
@@ -68,6 +92,8 @@ impl Tunables {
             gro_normal_batch: self.gro_normal_batch,
             gro_max_size: self.gro_max_size_bytes,
             gro_max_segs: self.gro_max_segs,
+            udp_gro: self.udp_gro,
+            udp_exclude_ports: self.udp_exclude_ports,
             ..GroConfig::default()
         }
     }
@@ -110,5 +136,23 @@ mod tests {
         let Alone { tunables } = Alone::try_parse_from(["test"]).unwrap();
         assert_eq!(tunables.gro(), GroConfig::default());
         assert_eq!(tunables.napi().unwrap(), NapiConfig::default());
+    }
+
+    #[test]
+    fn ports_are_a_list_or_none() {
+        assert_eq!(ports("53, 443").unwrap().as_slice(), [53, 443]);
+        assert_eq!(ports("none"), Ok(PortSet::EMPTY));
+        let too_many = ["1"; PortSet::CAPACITY + 1].join(",");
+        for wrong in ["", "53,", "65536", "-1", "1-3", "dns", &too_many] {
+            assert!(ports(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn udp_keys_reach_the_engine() {
+        let args = ["test", "--udp-gro=off", "--udp-exclude-ports=443"];
+        let gro = Alone::try_parse_from(args).unwrap().tunables.gro();
+        assert!(!gro.udp_gro);
+        assert_eq!(gro.udp_exclude_ports.as_slice(), [443]);
     }
 }
