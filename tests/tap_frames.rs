@@ -8,6 +8,7 @@
 mod netns;
 
 use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use vhost_user_gro::uplink::{
     FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame, Uplink, UplinkQueue,
 };
 use vhost_user_gro::wire::VnetHdr;
-use vhost_user_gro::wire::vnet_hdr::{F_NEEDS_CSUM, GSO_NONE, GSO_TCPV4};
+use vhost_user_gro::wire::vnet_hdr::{F_NEEDS_CSUM, GSO_NONE, GSO_TCPV4, GSO_UDP_L4};
 
 use self::netns::{in_namespace, ip};
 
@@ -176,6 +177,35 @@ fn gso(len: usize) -> (VnetHdr, Vec<u8>) {
     (vnet, tcp(len))
 }
 
+const DATAGRAM: usize = 1000;
+const UDP_HEADERS: usize = 14 + 20 + 8;
+
+/// Datagrams that a host merged to one, with the checksum left to whoever takes them apart.
+fn train(datagrams: usize) -> (VnetHdr, Vec<u8>) {
+    let (_, mut frame) = plain(HEADERS + datagrams * DATAGRAM);
+    // The twelve bytes that a TCP header has more.
+    frame.drain(34..46);
+    let ip_len = u16::try_from(frame.len() - 14).expect("it is short");
+    frame[16..18].copy_from_slice(&ip_len.to_be_bytes());
+    frame[23] = 17;
+    frame[24..26].fill(0);
+    let sum = !sum16(&frame[14..34]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    let udp_len = (ip_len - 20).to_be_bytes();
+    let pseudo = [10, 0, 0, 1, 10, 0, 0, 2, 0, 17, udp_len[0], udp_len[1]];
+    let sum = sum16(&pseudo).to_be_bytes();
+    let udp = [0x12, 0x34, 0, 53, udp_len[0], udp_len[1], sum[0], sum[1]];
+    frame[34..42].copy_from_slice(&udp);
+    let vnet = VnetHdr {
+        gso_type: GSO_UDP_L4,
+        gso_size: u16::try_from(DATAGRAM).expect("it is short"),
+        hdr_len: 42,
+        csum_offset: 6,
+        ..partial()
+    };
+    (vnet, frame)
+}
+
 /// One frame of each of `count` flows.
 fn flows(count: u16) -> impl Iterator<Item = (VnetHdr, Vec<u8>)> {
     (0..count).map(|flow| {
@@ -297,6 +327,39 @@ fn f63_a_frame_merged_by_the_host_keeps_its_header() {
         assert_eq!(got.gso_size, MSS);
         assert_eq!(got.flags & F_NEEDS_CSUM, F_NEEDS_CSUM);
         assert_eq!((got.csum_start, got.csum_offset), (34, 16));
+    });
+}
+
+#[test]
+fn f36_datagrams_that_the_host_merged_are_cut_unless_the_guest_takes_them() {
+    let test = "f36_datagrams_that_the_host_merged_are_cut_unless_the_guest_takes_them";
+    in_namespace(test, move || {
+        let mut tap = Tap::open("tap", 1, Persistence::Unchanged).expect("root may open taps");
+        if !tap.caps().tx.uso {
+            let text = format!("SKIPPED {test}: needs Linux 6.2 or later\n");
+            std::io::stderr().write_all(text.as_bytes()).ok();
+            return;
+        }
+        let mut bridged = Bridged::with(tap.take_queues().remove(0), 1500);
+        let (vnet, frame) = train(10);
+        let without = Offloads { uso: false, ..ALL };
+        for offloads in [Offloads::default(), without, ALL, without] {
+            bridged.tap.set_offloads(offloads).unwrap();
+            send(bridged.wire.as_mut(), vnet, &frame).unwrap();
+            if offloads.uso {
+                let frames = bridged.receive(1);
+                assert!(frames[0].frame.as_ref() == frame, "the frame differs");
+                let got = frames[0].meta.vnet;
+                assert_eq!((got.gso_type, got.gso_size), (GSO_UDP_L4, vnet.gso_size));
+                continue;
+            }
+            let frames = bridged.receive(10);
+            let bytes = |rx: &RxFrame| rx.frame.as_ref()[UDP_HEADERS..].to_vec();
+            assert!(frames.iter().all(|rx| rx.meta.vnet.gso_type == GSO_NONE));
+            assert!(frames.iter().all(|rx| bytes(rx).len() == DATAGRAM));
+            let payload: Vec<u8> = frames.iter().flat_map(bytes).collect();
+            assert!(payload == frame[UDP_HEADERS..], "the payload differs");
+        }
     });
 }
 

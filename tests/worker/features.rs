@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use vhost_user_gro::device::Features;
+use vhost_user_gro::gro::{GroConfig, PortSet};
 use vhost_user_gro::uplink::Offloads;
-use vhost_user_gro::wire::vnet_hdr::{F_DATA_VALID, F_NEEDS_CSUM, GSO_NONE, GSO_TCPV4, GSO_TCPV6};
+use vhost_user_gro::wire::vnet_hdr::{
+    F_DATA_VALID, F_NEEDS_CSUM, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4,
+};
 use vhost_user_gro::worker::PairConfig;
 
-use crate::packet::{A, B, Built, tcp4, tcp6};
+use crate::packet::{A, B, Built, Packet, tcp4, tcp6, udp4, udp6};
 use crate::rig::{
     BUFFER, Got, HEADERS, MSS, Rig, at_us, config, linux, plain, segment, sequence, with_timeout,
 };
@@ -128,6 +131,91 @@ fn f33_every_legal_set_gets_the_same_payload_in_its_own_form() {
     assert!(merged > 20, "sets with segmentation do get super-frames");
 }
 
+/// Trains of five datagrams, one of each IP version, interleaved.
+fn trains() -> Vec<Built> {
+    let of_both = |payload| [udp4(A, B).payload(payload), udp6(A, B).payload(payload)];
+    (0..5)
+        .flat_map(|_| of_both(1200))
+        .map(|packet: Packet| packet.build())
+        .collect()
+}
+
+/// What a guest with these features gets of [`trains`], one IP version after the other.
+fn delivered(rig: &mut Rig, features: Features) -> [Vec<Got>; 2] {
+    rig.features = features;
+    rig.rx.post_rx(24, BUFFER);
+    rig.apply(at_us(0));
+    rig.inject_all(&trains());
+    rig.rest(at_us(1));
+    let packets = rig.rx.packets();
+    rig.stop(at_us(100_000));
+    rig.rx.restart();
+    let is_ip4 = |got: &Got| got.frame[12..14] == [8, 0];
+    let (ip4, ip6) = packets.into_iter().partition(is_ip4);
+    [ip4, ip6]
+}
+
+/// As one packet if merging is wanted, else each as it came.
+fn check_train(packets: &[Got], sent: &[Built], is_merged: bool) {
+    if is_merged {
+        assert_eq!(packets.len(), 1);
+        let vnet = &packets[0].vnet;
+        assert_eq!((vnet.gso_type, vnet.gso_size), (GSO_UDP_L4, 1200));
+        assert_eq!((vnet.flags, vnet.csum_offset), (F_NEEDS_CSUM, 6));
+        assert_eq!(packets[0].segs(), 5);
+    } else {
+        let frames = packets.iter().map(|got| &got.frame);
+        assert!(frames.eq(sent.iter().map(|frame| &frame.bytes)));
+        assert!(packets.iter().all(|got| got.vnet.gso_type == GSO_NONE));
+    }
+}
+
+#[test]
+fn f33_datagrams_merge_for_a_guest_that_acked_it_for_their_ip_version() {
+    let bits = [Features::GUEST_USO4, Features::GUEST_USO6];
+    let (ip4, ip6): (Vec<_>, Vec<_>) = trains()
+        .into_iter()
+        .partition(|frame| frame.bytes[12..14] == [8, 0]);
+    // One rig for all: what a session acked must not be seen by the next.
+    let mut rig = Rig::unstarted(&config(), 256);
+    for base in [linux(), plain()] {
+        for acked in [3, 0, 1, 2] {
+            let has = |nth: usize| acked >> nth & 1 == 1;
+            let features = [0, 1]
+                .into_iter()
+                .filter(|&nth| has(nth))
+                .fold(base, |features, nth| features | bits[nth]);
+            let [got4, got6] = delivered(&mut rig, features);
+            let can = base.contains(Features::GUEST_CSUM);
+            check_train(&got4, &ip4, can && has(0));
+            check_train(&got6, &ip6, can && has(1));
+        }
+    }
+}
+
+#[test]
+fn datagrams_stay_alone_where_the_configuration_says_so() {
+    let port = trains()[0].bytes[36..38].try_into().map(u16::from_be_bytes);
+    let excluded = PortSet::new(&[port.expect("two bytes")]).expect("it is one");
+    for gro in [
+        GroConfig {
+            udp_gro: false,
+            ..GroConfig::default()
+        },
+        GroConfig {
+            udp_exclude_ports: excluded,
+            ..GroConfig::default()
+        },
+    ] {
+        let config = PairConfig { gro, ..config() };
+        let mut rig = Rig::unstarted(&config, 256);
+        let uso = Features::GUEST_USO4 | Features::GUEST_USO6;
+        let packets = delivered(&mut rig, linux() | uso).concat();
+        assert_eq!(packets.len(), trains().len());
+        assert!(packets.iter().all(|got| got.vnet.gso_type == GSO_NONE));
+    }
+}
+
 #[test]
 fn f31_a_legacy_guest_gets_a_header_of_10_bytes() {
     let mut rig = Rig::unstarted(&config(), 8);
@@ -158,6 +246,13 @@ fn f36_the_uplink_follows_the_set_up() {
     rig.features = plain() | Features::GUEST_CSUM | Features::GUEST_TSO6;
     rig.apply(at_us(1));
     assert_eq!(rig.peer.offloads(), offloads(true, false, true, false));
+    // The host has one switch for both IP versions.
+    rig.features = linux() | Features::GUEST_USO4;
+    rig.apply(at_us(1));
+    assert_eq!(rig.peer.offloads(), offloads(true, true, true, true));
+    rig.features = rig.features | Features::GUEST_USO6;
+    rig.apply(at_us(1));
+    assert!(rig.peer.offloads().uso);
     // Segmentation without checksums is no set at all.
     rig.features = plain() | Features::GUEST_TSO4 | Features::GUEST_ECN;
     rig.apply(at_us(2));
