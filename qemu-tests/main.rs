@@ -31,6 +31,8 @@ mod reconnect;
 mod scene;
 mod segment;
 mod traffic;
+mod train;
+mod uso;
 mod vlan;
 
 use harness::{Kit, kit, sandbox};
@@ -106,6 +108,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         offload::CASES,
         coalesce::CASES,
         vlan::CASES,
+        uso::CASES,
         lifecycle::CASES,
         reconnect::CASES,
         multiqueue::CASES,

@@ -23,14 +23,14 @@ pub(crate) enum Family {
 impl Family {
     pub(crate) const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
-    fn digit(self) -> char {
+    pub(crate) fn digit(self) -> char {
         match self {
             Family::V4 => '4',
             Family::V6 => '6',
         }
     }
 
-    fn address(self, ip4: &str, ip6: &str, port: u16) -> Result<SocketAddr> {
+    pub(crate) fn address(self, ip4: &str, ip6: &str, port: u16) -> Result<SocketAddr> {
         let ip = match self {
             Family::V4 => ip4,
             Family::V6 => ip6,
@@ -217,7 +217,7 @@ fn arrived(vm: &Vm, payload: &[u8]) -> Result<()> {
 }
 
 /// In the form of the guest's `sha256sum`.
-fn sha256(bytes: &[u8]) -> Result<String> {
+pub(crate) fn sha256(bytes: &[u8]) -> Result<String> {
     let mut child = Command::new("sha256sum")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

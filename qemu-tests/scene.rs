@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use crate::harness::kit::Qemu;
+use crate::harness::middleman::Middleman;
 use crate::harness::sandbox::RUN_DIR;
 use crate::harness::{Daemon, DaemonConfig, Kit, Lab, Netdev, Vm, VmConfig, Wire};
 
@@ -46,6 +47,8 @@ pub(crate) struct Plot {
     pub(crate) vcpus: u16,
     /// Of the daemon.
     pub(crate) options: String,
+    /// Whether a [`Middleman`] acks USO for the guest.
+    pub(crate) uso: bool,
 }
 
 impl Default for Plot {
@@ -58,6 +61,7 @@ impl Default for Plot {
             queues: 1,
             vcpus: 1,
             options: String::new(),
+            uso: false,
         }
     }
 }
@@ -66,6 +70,7 @@ impl Default for Plot {
 #[derive(Debug)]
 pub(crate) struct Scene<'a> {
     pub(crate) vm: Vm,
+    pub(crate) middleman: Option<Middleman>,
     _daemon: Option<Daemon>,
     pub(crate) lab: Lab<'a>,
 }
@@ -79,18 +84,22 @@ impl<'a> Stage<'a> {
     pub(crate) fn open_with(&self, plot: &Plot) -> Result<Scene<'a>> {
         let lab = Lab::new(self.kit, plot.wire, plot.mtu)?;
         let tap = lab.add_tap(plot.queues)?;
+        let mut middleman = None;
         let (daemon, netdev) = match self.backend {
             Backend::QemuTap => (None, Netdev::Tap(tap)),
             Backend::Daemon => {
-                let config = DaemonConfig {
+                let mut config = DaemonConfig {
                     queue_pairs: plot.queues,
                     options: plot.options.clone(),
                     ..DaemonConfig::new(&tap)
                 };
-                (
-                    Some(Daemon::start(&config)?),
-                    Netdev::VhostUser(config.socket),
-                )
+                let daemon = Daemon::start(&config)?;
+                if plot.uso {
+                    let between = Middleman::start(&config.socket)?;
+                    config.socket.clone_from(&between.socket);
+                    middleman = Some(between);
+                }
+                (Some(daemon), Netdev::VhostUser(config.socket))
             }
         };
         let config = VmConfig {
@@ -105,6 +114,7 @@ impl<'a> Stage<'a> {
         vm.configure()?;
         Ok(Scene {
             vm,
+            middleman,
             _daemon: daemon,
             lab,
         })

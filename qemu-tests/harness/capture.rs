@@ -87,9 +87,10 @@ pub(crate) struct GuestCapture<'a> {
 impl<'a> GuestCapture<'a> {
     /// Starts to record the frames that arrive and match `filter`.
     pub(crate) fn start(vm: &'a Vm, filter: &str) -> Result<Self> {
+        // Each frame takes 64 KiB of the buffer, so the default one loses all but 32 of a burst.
         vm.run(&format!(
             "ethtool -K eth0 gro off && rm -f /tmp/capture && \
-             (tcpdump -i eth0 -Q in -s 0 -U --immediate-mode -w /tmp/capture '{filter}' 2>/tmp/capture.log &) && \
+             (tcpdump -i eth0 -Q in -s 0 -B 16384 -U --immediate-mode -w /tmp/capture '{filter}' 2>/tmp/capture.log &) && \
              n=0; until grep -q listening /tmp/capture.log; do n=$((n+1)); [ $n -lt 500 ] || exit 1; usleep 20000; done"
         ))?;
         Ok(GuestCapture { vm })

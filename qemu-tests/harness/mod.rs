@@ -24,6 +24,7 @@ pub(crate) mod console;
 pub(crate) mod counters;
 pub(crate) mod daemon;
 pub(crate) mod kit;
+pub(crate) mod middleman;
 pub(crate) mod netns;
 pub(crate) mod netperf;
 pub(crate) mod process;
