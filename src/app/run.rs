@@ -208,3 +208,50 @@ fn open_uplink(config: &Config) -> Result<Box<dyn Uplink>, RunError> {
     };
     Ok(Box::new(tap))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uplink::{Offloads, UplinkCaps, UplinkQueue};
+
+    struct Host {
+        uso: bool,
+    }
+
+    impl Uplink for Host {
+        fn name(&self) -> String {
+            "host".into()
+        }
+
+        fn caps(&self) -> UplinkCaps {
+            let tx = Offloads {
+                csum: true,
+                uso: self.uso,
+                ..Offloads::default()
+            };
+            UplinkCaps { queues: 1, tx }
+        }
+
+        fn take_queues(&mut self) -> Vec<Box<dyn UplinkQueue>> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn f35_uso_is_offered_where_anybody_merges_datagrams() {
+        let uso = Features::GUEST_USO4 | Features::GUEST_USO6;
+        for (option, by_host, expected) in [
+            ("--gro=on", false, true),
+            ("--gro=off", false, false),
+            ("--udp-gro=off", false, false),
+            ("--gro=off", true, true),
+        ] {
+            let args = ["test", "--socket-path=/s", "--tap=t", option];
+            let config = Config::load(args.map(Into::into).to_vec()).expect("it is complete");
+            let offer = offer(&config, &Host { uso: by_host });
+            let offered = Features::from_bits(offer.features);
+            assert_eq!(offered.contains(uso), expected, "{option}, {by_host}");
+            assert_eq!(offered.contains(Features::HOST_USO), by_host);
+        }
+    }
+}
