@@ -6,7 +6,7 @@ ARGS ?=
 SECONDS ?= 60
 CPU ?= 0
 
-.PHONY: all demo test check captures fuzz mutants peers
+.PHONY: all demo test soak check captures fuzz mutants peers
 
 all:
 	$(CARGO) build --release
@@ -32,6 +32,10 @@ check:
 captures:
 	./qemu-tests/prerequisites.sh
 	./tests/captures/run.sh
+# All kinds of traffic on one guest for SECONDS, with and without loss; `make test` does 20 s of it.
+soak:
+	./qemu-tests/prerequisites.sh
+	QEMU_TESTS_REQUIRED=1 QEMU_TESTS_SOAK_SECONDS=$(SECONDS) $(CARGO) test --release --test qemu -- soak
 
 # Each fuzz target for SECONDS, one after the other; needs a C++ compiler, no nightly toolchain.
 fuzz:

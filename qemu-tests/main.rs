@@ -30,6 +30,7 @@ mod payload;
 mod reconnect;
 mod scene;
 mod segment;
+mod soak;
 mod traffic;
 mod train;
 mod uso;
@@ -109,6 +110,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         coalesce::CASES,
         vlan::CASES,
         uso::CASES,
+        soak::CASES,
         lifecycle::CASES,
         reconnect::CASES,
         multiqueue::CASES,

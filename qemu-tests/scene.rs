@@ -71,7 +71,7 @@ impl Default for Plot {
 pub(crate) struct Scene<'a> {
     pub(crate) vm: Vm,
     pub(crate) middleman: Option<Middleman>,
-    _daemon: Option<Daemon>,
+    pub(crate) daemon: Option<Daemon>,
     pub(crate) lab: Lab<'a>,
 }
 
@@ -115,7 +115,7 @@ impl<'a> Stage<'a> {
         Ok(Scene {
             vm,
             middleman,
-            _daemon: daemon,
+            daemon,
             lab,
         })
     }

@@ -143,15 +143,22 @@ done | sed -n 's/^[^/]*\(\/[^ ]*\) (0x.*/\1/p' | sort -u | while read -r library
     mkdir -p "$target"
     cp -L "$library" "$target/"
 done
-# 'order' lists them as they have to be loaded.
-for module in failover net_failover dimlib virtio_net; do
-    file=$(find "$dir/kernel/lib/modules" "$dir/kernel/usr/lib/modules" -name "$module.ko*" 2>/dev/null | head -n 1)
+# module NAME: into the image, if this kernel has it as a module.
+module() {
+    file=$(find "$dir/kernel/lib/modules" "$dir/kernel/usr/lib/modules" -name "$1.ko*" 2>/dev/null | head -n 1)
     case $file in
-    '') continue ;;
-    *.xz) xz -dc "$file" >"$root/modules/$module.ko" ;;
-    *) cp "$file" "$root/modules/$module.ko" ;;
+    '') return 1 ;;
+    *.xz) xz -dc "$file" >"$root/modules/$1.ko" ;;
+    *) cp "$file" "$root/modules/$1.ko" ;;
     esac
-    echo "$module" >>"$root/modules/order"
+}
+# 'order' lists those of every guest as they have to be loaded, 'vlan' those for VLAN devices.
+for module in failover net_failover dimlib virtio_net; do
+    module "$module" && echo "$module" >>"$root/modules/order"
+done
+: >"$root/modules/vlan"
+for module in llc stp garp mrp 8021q; do
+    module "$module" && echo "$module" >>"$root/modules/vlan"
 done
 echo 'root:x:0:0:root:/:/bin/sh' >"$root/etc/passwd"
 echo 'tcpdump:x:100:100:tcpdump:/:/bin/sh' >>"$root/etc/passwd"

@@ -18,9 +18,9 @@ mod setting;
 mod spread;
 mod verdict;
 
-use harness::{Kit, Lab, Wire, kit, sandbox, wait};
+use harness::{Cpus, Kit, Lab, Wire, kit, sandbox, wait};
 use measure::{Sample, Test};
-use setting::{Cpus, Station};
+use setting::Station;
 
 /// Measure a guest's receive path with merging off and on, and on QEMU's own tap device.
 #[derive(Debug, Parser)]
@@ -89,7 +89,9 @@ fn run(options: &Options) -> Result<()> {
         .map(|(setting, number)| Station::start(&kit, &lab, setting, number))
         .collect::<Result<Vec<_>>>()?;
     if let Some(cpus) = cpus {
-        cpus.pin(&stations)?;
+        for station in &stations {
+            cpus.pin(&station.vm, station.daemon.as_ref())?;
+        }
     }
     for station in &stations {
         station.vm.run("netserver")?;

@@ -6,10 +6,10 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::harness::Kit;
 use crate::harness::daemon;
+use crate::harness::{Cpus, Kit};
 use crate::measure::{Sample, Test};
-use crate::setting::{Cpus, Setting};
+use crate::setting::Setting;
 use crate::spread::Spread;
 use crate::verdict::verdicts;
 

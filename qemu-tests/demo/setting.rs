@@ -1,8 +1,6 @@
 //! The settings that are compared, and a running guest for each.
 
 use anyhow::{Context, Result};
-use rustix::process::Pid;
-use rustix::thread::CpuSet;
 
 use crate::harness::{Daemon, DaemonConfig, Kit, Lab, Netdev, Vm, VmConfig};
 
@@ -87,46 +85,4 @@ impl<'a> Station<'a> {
             daemon,
         })
     }
-}
-
-/// Which processor does what.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Cpus {
-    pub(crate) guest: usize,
-    pub(crate) host: usize,
-}
-
-impl Cpus {
-    /// Two of the processors we may use; none if there is only one.
-    pub(crate) fn choose() -> Result<Option<Self>> {
-        let allowed = rustix::thread::sched_getaffinity(None).context("own processors")?;
-        let mut usable = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
-        let pair = usable.next().zip(usable.next());
-        Ok(pair.map(|(host, guest)| Cpus { guest, host }))
-    }
-
-    /// Binds the guests' processors to one and everything else, this program and what it will
-    /// start included, to the other.
-    pub(crate) fn pin(self, stations: &[Station<'_>]) -> Result<()> {
-        bind(None, self.host)?;
-        for station in stations {
-            let daemon = station.daemon.as_ref().map(|daemon| &daemon.process);
-            for process in daemon.into_iter().chain([station.vm.process()]) {
-                for thread in process.threads()? {
-                    bind(Some(thread.tid), self.host)?;
-                }
-            }
-            for tid in station.vm.vcpus()? {
-                bind(Some(tid), self.guest)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn bind(tid: Option<i32>, cpu: usize) -> Result<()> {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    rustix::thread::sched_setaffinity(tid.and_then(Pid::from_raw), &set)
-        .with_context(|| format!("bind thread {tid:?} to processor {cpu}"))
 }

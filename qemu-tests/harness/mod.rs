@@ -22,6 +22,7 @@ pub(crate) mod capture;
 mod command_line;
 pub(crate) mod console;
 pub(crate) mod counters;
+pub(crate) mod cpus;
 pub(crate) mod daemon;
 pub(crate) mod kit;
 pub(crate) mod middleman;
@@ -33,6 +34,7 @@ pub(crate) mod sandbox;
 pub(crate) mod vm;
 pub(crate) mod wait;
 
+pub(crate) use cpus::Cpus;
 pub(crate) use daemon::{Daemon, DaemonConfig};
 pub(crate) use kit::Kit;
 pub(crate) use netns::{Lab, Sender, Wire};

@@ -77,7 +77,7 @@ impl<'a> Lab<'a> {
     /// Makes a tap on the bridge and gives its name. It stays when nobody has it open.
     pub(crate) fn add_tap(&self, queues: u16) -> Result<String> {
         let port = self.next_port.fetch_add(1, Ordering::Relaxed);
-        let tap = format!("tap{}x{port}", self.id);
+        let tap = self.tap(port);
         let multi = if queues > 1 { "multi_queue" } else { "" };
         ip(
             self.kit,
@@ -93,9 +93,14 @@ impl<'a> Lab<'a> {
 }
 
 impl Lab<'_> {
+    /// Name of the tap that was added as the one with this number.
+    pub(crate) fn tap(&self, port: u32) -> String {
+        format!("tap{}x{port}", self.id)
+    }
+
     /// Takes away the tap that was added as the one with this number.
     pub(crate) fn remove_tap(&self, port: u32) -> Result<()> {
-        ip(self.kit, &format!("link del tap{}x{port}", self.id))
+        ip(self.kit, &format!("link del {}", self.tap(port)))
     }
 }
 

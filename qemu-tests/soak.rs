@@ -1,0 +1,286 @@
+//! One guest under mixed traffic for a stated time: `make soak SECONDS=600`; some seconds of it
+//! otherwise, so that it can't rot.
+//!
+//! ```text
+//!   frames     MTU-sized, as from another machine; echo requests and datagrams as well
+//!   packets    of 64 KiB that the sender's kernel did not segment
+//!   far, VLAN  MTU-sized, through a mangler that marks congestion and, in the second phase,
+//!              loses, doubles and swaps frames
+//! ```
+//!
+//! In the first phase nothing is lost, so the guest must not see a single segment out of order.
+
+mod flows;
+mod mangler;
+mod reading;
+
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::ScopedJoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use vhost_user_gro::uplink::BUF_LEN;
+
+use crate::Case;
+use crate::harness::netns::ip;
+use crate::harness::wait::now;
+use crate::harness::{Cpus, Daemon, Lab, Sender, Wire};
+use crate::scene::{Plot, Scene, Stage};
+use flows::Progress;
+use mangler::{Faults, Mangler};
+use reading::Reading;
+
+pub(crate) const CASES: &[Case] = &[Case::new("soak_mixed_traffic", soak).daemon_only()];
+
+/// Length without [`SECONDS`], for both phases together.
+const SHORT: Duration = Duration::from_secs(20);
+/// The variable that says how long it takes.
+const SECONDS: &str = "QEMU_TESTS_SOAK_SECONDS";
+
+/// The far sender's network and the guest's VLAN device.
+const FAR: [&str; 2] = ["10.78.0.1", "fd78::1"];
+const VLAN: [&str; 2] = ["10.78.0.10", "fd78::10"];
+
+/// More than all windows together, so that no frame is lost on the tap for lack of room.
+const TAP_QUEUE: u32 = 10_000;
+/// Of each connection; see [`TAP_QUEUE`].
+const WINDOW: u32 = 131_072;
+/// What the daemon's memory may grow by: its pool of 1024 frames, of which each is in memory as far
+/// as it was ever used, and a little that its allocator keeps.
+const GROWTH_KIB: u64 = 1024 * (BUF_LEN as u64).div_ceil(1024) + 1024;
+
+fn soak(stage: &Stage<'_>) -> Result<()> {
+    let length = match std::env::var(SECONDS) {
+        Ok(text) => Duration::from_secs(text.parse().with_context(|| SECONDS.to_owned())?),
+        Err(_) => SHORT,
+    };
+    // The processor that this thread is bound to is none of the next test's business.
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| run(stage, length));
+        thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Everything that takes part.
+struct Cast<'a> {
+    stage: &'a Stage<'a>,
+    scene: Scene<'a>,
+    packets: Sender,
+    far: Lab<'a>,
+    faults: Faults,
+    hash_of_source: String,
+}
+
+fn run(stage: &Stage<'_>, length: Duration) -> Result<()> {
+    let (cast, mangler) = Cast::gather(stage)?;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let wire = scope.spawn(|| mangler.run(&cast.faults, &stop));
+        let result = phases(&cast, length);
+        stop.store(true, Relaxed);
+        let wire = wire
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        result.and(wire)
+    })
+}
+
+fn phases(cast: &Cast<'_>, length: Duration) -> Result<()> {
+    let start = cast.reading()?;
+    let clean = cast.phase("without loss", length * 3 / 5)?;
+    clean.compare(&start)?;
+    let disorder = clean.since(&start, "TcpExt.TCPOFOQueue");
+    ensure!(disorder == 0, "{disorder} segments came out of order");
+
+    cast.faults.is_lossy.store(true, Relaxed);
+    let lossy = cast.phase("with loss and disorder", length * 2 / 5)?;
+    lossy.compare(&clean)?;
+    let disorder = lossy.since(&clean, "TcpExt.TCPOFOQueue");
+    let [lost, marked] = [&cast.faults.lost, &cast.faults.marked].map(|count| count.load(Relaxed));
+    ensure!(
+        lost > 0 && disorder > 0 && marked > 0,
+        "was there any fault? {disorder} segments came out of order, {:?}",
+        cast.faults
+    );
+    let levels = [&start, &clean, &lossy].map(|reading| reading.resident_kib);
+    ensure!(
+        levels[2] <= levels[0] + GROWTH_KIB,
+        "the daemon's memory grew: {levels:?} KiB"
+    );
+    let said = cast
+        .scene
+        .vm
+        .run("dmesg | grep -iE 'bad gso|bug:|warning:|call trace|oops' || true")?;
+    ensure!(said.is_empty(), "the guest's kernel complained: {said}");
+    let [before, between, after] = levels;
+    say(&format!(
+        "  {:?}\n  daemon's memory: {before} KiB before, {between} between, {after} after\n",
+        cast.faults
+    ));
+    Ok(())
+}
+
+impl<'a> Cast<'a> {
+    fn gather(stage: &'a Stage<'a>) -> Result<(Self, Mangler)> {
+        let scene = stage.open_with(&Plot {
+            uso: true,
+            ..Plot::default()
+        })?;
+        if let Some(cpus) = Cpus::choose()? {
+            cpus.pin(&scene.vm, scene.daemon.as_ref())?;
+        }
+        let (kit, lab, vm) = (stage.kit, &scene.lab, &scene.vm);
+        ip(
+            kit,
+            &format!("link set {} txqueuelen {TAP_QUEUE}", lab.tap(0)),
+        )?;
+        let packets = lab.add_sender(2, Wire::Bulk)?;
+
+        let far = Lab::new(kit, Wire::Frames, 1500)?;
+        far.sender.inside(|| -> Result<()> {
+            std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1")?;
+            ip(kit, &format!("addr add {}/24 dev eth0", FAR[0]))?;
+            ip(kit, &format!("addr add {}/64 dev eth0 nodad", FAR[1]))
+        })?;
+        let mangler = Mangler::new(&lab.add_tap(1)?, &far.add_tap(1)?)?;
+        vm.run(&format!(
+            "for module in $(cat /modules/vlan); do insmod /modules/$module.ko; done; \
+             ip link add link eth0 name vlan5 type vlan id 5 && ip link set vlan5 up && \
+             ip addr add {}/24 dev vlan5 && ip addr add {}/64 dev vlan5 && \
+             echo 4096 {WINDOW} {WINDOW} >/proc/sys/net/ipv4/tcp_rmem",
+            VLAN[0], VLAN[1]
+        ))?;
+        flows::serve(vm)?;
+        let hash_of_source = flows::hash_of_source(vm)?;
+        let cast = Cast {
+            stage,
+            scene,
+            packets,
+            far,
+            faults: Faults::default(),
+            hash_of_source,
+        };
+        Ok((cast, mangler))
+    }
+
+    fn reading(&self) -> Result<Reading> {
+        Reading::take(&self.scene.vm, self.daemon()?, &self.scene.lab.tap(0))
+    }
+
+    /// Everything at once for `length`.
+    fn phase(&self, name: &str, length: Duration) -> Result<Reading> {
+        let flows = self.flows();
+        let (stop, begin) = (AtomicBool::new(false), now());
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = flows
+                .iter()
+                .map(|flow| scope.spawn(|| (flow.act)(&stop, &flow.done)))
+                .collect();
+            while begin.elapsed() < length && !threads.iter().any(ScopedJoinHandle::is_finished) {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            stop.store(true, Relaxed);
+            threads
+                .into_iter()
+                .zip(&flows)
+                .try_for_each(|(thread, flow)| {
+                    thread
+                        .join()
+                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                        .with_context(|| format!("{name}: {}", flow.name))
+                })
+        })?;
+        let end = self.reading()?;
+        say(&format!("\nsoak {name}, {:.0?}\n", begin.elapsed()));
+        for flow in &flows {
+            let (rounds, bytes) = flow.done.read();
+            say(&format!(
+                "  {:<32} {rounds:>8} rounds {:>8} KB\n",
+                flow.name,
+                bytes / 1000
+            ));
+            ensure!(rounds > 0, "{name}: nothing came of {}", flow.name);
+        }
+        say(&format!("{end}"));
+        Ok(end)
+    }
+
+    fn flows(&self) -> Vec<Flow<'_>> {
+        let (vm, kit) = (&self.scene.vm, self.stage.kit);
+        let (frames, packets, far) = (&self.scene.lab.sender, &self.packets, &self.far.sender);
+        let (ip4, ip6) = (vm.ip4.as_str(), vm.ip6.as_str());
+        let out = |name, sender, from| Flow::out_of(name, sender, from, &self.hash_of_source);
+        vec![
+            Flow::into("frames, bulk in, IPv4", frames, ip4),
+            Flow::into("frames, bulk in, IPv6", frames, ip6),
+            out("frames, bulk out, IPv4", frames, ip4),
+            Flow::dialogue("frames, requests, IPv4", frames, ip4),
+            Flow::dialogue("frames, requests, IPv6", frames, ip6),
+            Flow::new("frames, datagrams", |stop, done| {
+                flows::trains(vm, frames, stop, done)
+            }),
+            Flow::new("frames, echo requests", |stop, done| {
+                flows::pings(kit, frames, ip4, stop, done)
+            }),
+            Flow::into("packets of 64 KiB, bulk in, IPv4", packets, ip4),
+            Flow::into("packets of 64 KiB, bulk in, IPv6", packets, ip6),
+            out("packets of 64 KiB, bulk out, IPv6", packets, ip6),
+            Flow::into("VLAN with CE, bulk in, IPv4", far, VLAN[0]),
+            Flow::into("VLAN with CE, bulk in, IPv6", far, VLAN[1]),
+            out("VLAN with CE, bulk out, IPv4", far, VLAN[0]),
+            Flow::dialogue("VLAN with CE, requests, IPv6", far, VLAN[1]),
+        ]
+    }
+
+    fn daemon(&self) -> Result<&Daemon> {
+        self.scene.daemon.as_ref().context("no daemon")
+    }
+}
+
+type Act<'a> = Box<dyn Fn(&AtomicBool, &Progress) -> Result<()> + Send + Sync + 'a>;
+
+/// One kind of traffic, from one place.
+struct Flow<'a> {
+    name: &'static str,
+    act: Act<'a>,
+    done: Progress,
+}
+
+impl<'a> Flow<'a> {
+    fn new(
+        name: &'static str,
+        act: impl Fn(&AtomicBool, &Progress) -> Result<()> + Send + Sync + 'a,
+    ) -> Self {
+        Flow {
+            name,
+            act: Box::new(act),
+            done: Progress::default(),
+        }
+    }
+
+    fn into(name: &'static str, sender: &'a Sender, to: &'a str) -> Self {
+        Flow::new(name, move |stop, done| {
+            sender.inside(|| flows::into_guest(to, stop, done))
+        })
+    }
+
+    fn out_of(name: &'static str, sender: &'a Sender, from: &'a str, hash: &'a str) -> Self {
+        Flow::new(name, move |stop, done| {
+            sender.inside(|| flows::out_of_guest(from, hash, stop, done))
+        })
+    }
+
+    fn dialogue(name: &'static str, sender: &'a Sender, with: &'a str) -> Self {
+        Flow::new(name, move |stop, done| {
+            sender.inside(|| flows::request_response(with, stop, done))
+        })
+    }
+}
+
+fn say(text: &str) {
+    // Nobody reads it any more if that fails.
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}

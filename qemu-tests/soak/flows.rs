@@ -1,0 +1,200 @@
+//! The traffic of a soak: each flow is a thread on the host with a server in the guest, goes on
+//! until it is told to stop, and compares all that it moves.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::harness::process::output_of;
+use crate::harness::{Kit, Sender, Vm};
+use crate::payload::{Family, random_bytes, sha256};
+use crate::train::Receiver;
+
+/// How long one answer may take under emulation and with losses.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Bytes of one bulk transfer: short enough that the end of a soak is not waited for.
+const CHUNK: usize = 512 << 10;
+
+const SINK: u16 = 9100;
+const SOURCE: u16 = 9110;
+const ECHO: u16 = 9120;
+const TRAIN: u16 = 9130;
+/// Of VXLAN, whose datagrams are never merged.
+const TUNNEL: u16 = 4789;
+
+/// What a flow has done so far.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) rounds: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+}
+
+impl Progress {
+    fn add(&self, bytes: usize) {
+        self.rounds.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> (u64, u64) {
+        (self.rounds.load(Relaxed), self.bytes.load(Relaxed))
+    }
+}
+
+/// Starts what answers the flows, once for each guest.
+pub(crate) fn serve(vm: &Vm) -> Result<()> {
+    let server = |port: u16, program: &str| {
+        format!(
+            "(socat -t 100 TCP6-LISTEN:{port},ipv6only=0,fork,reuseaddr,backlog=64 {program} >/tmp/{port}.log 2>&1 &)"
+        )
+    };
+    let servers = [
+        server(SINK, "SYSTEM:sha256sum"),
+        server(SOURCE, "'SYSTEM:cat /tmp/data'"),
+        server(ECHO, "EXEC:cat"),
+    ];
+    vm.run(&format!(
+        "head -c {CHUNK} /dev/urandom >/tmp/data; {}; n=0; \
+         until [ $(grep -c ':23[8-A][0-9A-F] 0*:0000 0A' /proc/net/tcp6) = 3 ]; \
+         do n=$((n+1)); [ $n -lt 500 ] || exit 1; usleep 20000; done",
+        servers.join("; ")
+    ))
+    .map(drop)
+}
+
+fn connect(to: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&to, LIMIT).context("connect to the guest")?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    stream.set_write_timeout(Some(LIMIT))?;
+    Ok(stream)
+}
+
+fn at(address: &str, port: u16) -> Result<SocketAddr> {
+    Ok(SocketAddr::new(address.parse()?, port))
+}
+
+/// Bulk into the guest, which answers with the hash of what it got.
+pub(crate) fn into_guest(address: &str, stop: &AtomicBool, done: &Progress) -> Result<()> {
+    let payload = random_bytes(CHUNK);
+    let hash = sha256(&payload)?;
+    while !stop.load(Relaxed) {
+        let mut stream = connect(at(address, SINK)?)?;
+        stream.write_all(&payload).context("send to the guest")?;
+        stream.shutdown(Shutdown::Write)?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).context("the hash")?;
+        ensure!(
+            answer.trim() == hash,
+            "the payload changed on its way to {address}: {answer}"
+        );
+        done.add(CHUNK);
+    }
+    Ok(())
+}
+
+/// Bulk out of the guest; `hash` is that of its file.
+pub(crate) fn out_of_guest(
+    address: &str,
+    hash: &str,
+    stop: &AtomicBool,
+    done: &Progress,
+) -> Result<()> {
+    let mut received = Vec::with_capacity(CHUNK);
+    while !stop.load(Relaxed) {
+        let mut stream = connect(at(address, SOURCE)?)?;
+        received.clear();
+        stream.read_to_end(&mut received).context("receive")?;
+        ensure!(
+            received.len() == CHUNK && sha256(&received)? == hash,
+            "{} of {CHUNK} bytes came from {address}, or changed",
+            received.len()
+        );
+        done.add(CHUNK);
+    }
+    Ok(())
+}
+
+/// The hash of the file that [`out_of_guest`] fetches.
+pub(crate) fn hash_of_source(vm: &Vm) -> Result<String> {
+    Ok(vm.run("sha256sum </tmp/data")?.trim().to_owned())
+}
+
+/// Requests of a byte to several frames over one connection, each answered before the next.
+pub(crate) fn request_response(address: &str, stop: &AtomicBool, done: &Progress) -> Result<()> {
+    let payload = random_bytes(9000);
+    let mut stream = connect(at(address, ECHO)?)?;
+    stream.set_nodelay(true)?;
+    let mut answer = vec![0; payload.len()];
+    for size in [1, 60, 1448, 1449, 5000, 9000].into_iter().cycle() {
+        if stop.load(Relaxed) {
+            break;
+        }
+        stream.write_all(&payload[..size]).context("request")?;
+        stream.read_exact(&mut answer[..size]).context("response")?;
+        ensure!(
+            answer[..size] == payload[..size],
+            "an answer of {size} bytes from {address} differs"
+        );
+        done.add(size);
+    }
+    Ok(())
+}
+
+/// Trains of datagrams of all sizes, by turns over both address families and to a tunnel's port.
+pub(crate) fn trains(vm: &Vm, sender: &Sender, stop: &AtomicBool, done: &Progress) -> Result<()> {
+    let sizes = [
+        vec![1200; 30],
+        vec![1472 - 20; 20],
+        vec![64; 30],
+        vec![1; 20],
+        vec![900, 900, 300],
+    ];
+    let places = [
+        (Family::V4, TRAIN),
+        (Family::V6, TRAIN + 1),
+        (Family::V4, TUNNEL),
+    ];
+    let receivers = places
+        .map(|(family, port)| Receiver::start(vm, sender, family, port))
+        .into_iter()
+        .collect::<Result<Vec<_>>>()?;
+    for (turn, receiver) in receivers.iter().enumerate().cycle() {
+        // Each has had its turn, however slow the guest is.
+        if stop.load(Relaxed) && done.read().0 >= receivers.len() as u64 {
+            break;
+        }
+        let (family, port) = places[turn];
+        receiver
+            .check(sender, &sizes)
+            .with_context(|| format!("datagrams over {family:?} to port {port}"))?;
+        let bytes = sizes.concat().iter().sum::<usize>();
+        done.rounds.fetch_add(1, Relaxed);
+        done.bytes.fetch_add(bytes as u64, Relaxed);
+    }
+    Ok(())
+}
+
+/// Echo requests; each must be answered.
+pub(crate) fn pings(
+    kit: &Kit,
+    sender: &Sender,
+    address: &str,
+    stop: &AtomicBool,
+    done: &Progress,
+) -> Result<()> {
+    while !stop.load(Relaxed) {
+        for size in ["56", "1400", "4000"] {
+            let mut ping = kit.tool("busybox")?;
+            ping.args([
+                "ping", "-q", "-c", "5", "-i", "0.1", "-W", "20", "-s", size, address,
+            ]);
+            let said = sender.inside(|| output_of(&mut ping))?;
+            ensure!(said.contains(" 0% packet loss"), "{said}");
+            done.rounds.fetch_add(5, Relaxed);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! What guest, daemon and tap have counted, read while nothing moves, and whether it fits together.
+
+use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::harness::counters::GuestCounters;
+use crate::harness::wait::wait_for;
+use crate::harness::{Daemon, Vm};
+
+/// Counters of the guest's kernel that stay where they are, whatever is lost on the way.
+const NEVER: [&str; 9] = [
+    "Tcp.InCsumErrors",
+    "Udp.InCsumErrors",
+    "Udp.InErrors",
+    "Udp.RcvbufErrors",
+    "Ip.InHdrErrors",
+    "Icmp.InCsumErrors",
+    "Udp6InCsumErrors",
+    "Udp6InErrors",
+    "Ip6InHdrErrors",
+];
+
+/// One moment.
+#[derive(Debug)]
+pub(super) struct Reading {
+    guest: GuestCounters,
+    daemon: Value,
+    /// Frames that the tap handed out, and that it had no room for.
+    tap: [u64; 2],
+    /// The daemon's.
+    pub(super) resident_kib: u64,
+    descriptors: usize,
+    threads: usize,
+}
+
+impl Reading {
+    /// Waits until nothing moves, and reads everything.
+    pub(super) fn take(vm: &Vm, daemon: &Daemon, tap: &str) -> Result<Self> {
+        wait_for("a moment of quiet", Duration::from_secs(60), || {
+            let before = daemon.counters()?;
+            let guest = counters(vm)?;
+            let counted = tap_counters(tap)?;
+            let after = daemon.counters()?;
+            let is_quiet = before["queue_pairs"][0]["rx"] == after["queue_pairs"][0]["rx"];
+            if !is_quiet {
+                return Ok(None);
+            }
+            Ok(Some(Reading {
+                guest,
+                daemon: after["queue_pairs"][0].clone(),
+                tap: counted,
+                resident_kib: daemon.process.resident_kib()?,
+                descriptors: daemon.process.descriptors()?,
+                threads: daemon.process.threads()?.len(),
+            }))
+        })
+    }
+
+    /// How far a counter of the guest's kernel went.
+    pub(super) fn since(&self, before: &Reading, name: &str) -> u64 {
+        self.guest.snmp(name) - before.guest.snmp(name)
+    }
+
+    /// Whether nothing has gone wrong since `before` and every frame is accounted for.
+    pub(super) fn compare(&self, before: &Reading) -> Result<()> {
+        for name in NEVER {
+            ensure!(
+                self.guest.snmp.contains_key(name),
+                "the guest has no {name}"
+            );
+            let count = self.since(before, name);
+            ensure!(count == 0, "the guest counted {count} {name}");
+        }
+        let full = self.tap[1] - before.tap[1];
+        ensure!(full == 0, "the tap had no room for {full} frames");
+
+        let rx = &self.daemon["rx"];
+        let gro = &rx["gro"];
+        let (frames, read) = (self.tap[0], number(&gro["frames"])?);
+        let truncated = number(&self.daemon["uplink"]["rx_truncated"])?;
+        ensure!(
+            frames == read + truncated,
+            "of {frames} frames from the tap {read} were read and {truncated} truncated"
+        );
+        // Each is within a packet of another, is one itself, or was dropped; nothing is held.
+        let (merged, packets) = (number(&gro["merged"])?, number(&rx["packets"])?);
+        let dropped = sum(&rx["dropped"])? + sum(&gro["dropped"])?;
+        ensure!(
+            read == merged + packets + dropped,
+            "{read} frames were read, {merged} merged, {packets} delivered, {dropped} dropped"
+        );
+        let seen = self.guest.rx_packets;
+        ensure!(
+            packets == seen,
+            "the guest saw {seen} packets of the {packets} that it was given"
+        );
+        for none in ["pool_in_use", "resegmented"] {
+            ensure!(number(&rx[none])? == 0, "{none}: {}", rx[none]);
+        }
+        for bad in ["bad_chains", "spoilt_chains"] {
+            ensure!(number(&rx[bad])? == 0, "{bad}: {}", rx[bad]);
+        }
+        ensure!(
+            number(&self.daemon["internal_errors"])? == 0,
+            "internal errors: {}",
+            self.daemon
+        );
+        ensure!(
+            (self.descriptors, self.threads) == (before.descriptors, before.threads),
+            "the daemon has {} descriptors and {} threads, and had {} and {}",
+            self.descriptors,
+            self.threads,
+            before.descriptors,
+            before.threads
+        );
+        let refused = sum(&self.daemon["tx"]["dropped"]["bad_frame"])?;
+        ensure!(refused == 0, "{refused} frames of the guest were refused");
+        Ok(())
+    }
+}
+
+impl Display for Reading {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (rx, tx) = (&self.daemon["rx"], &self.daemon["tx"]);
+        let gro = &rx["gro"];
+        let share =
+            |of: &Value, by: &Value| of.as_f64().unwrap_or(0.0) / by.as_f64().unwrap_or(1.0);
+        writeln!(
+            f,
+            "  from the tap {} frames; to the guest {} packets, {:.1} frames each; super-frames {}, {:.1} frames each",
+            self.tap[0],
+            rx["packets"],
+            share(&rx["frames"], &rx["packets"]),
+            gro["super_frames"],
+            share(&gro["super_frame_segs"], &gro["super_frames"]),
+        )?;
+        writeln!(f, "  what ended them {}", gro["completed"])?;
+        writeln!(f, "  dropped {}, {}", rx["dropped"], gro["dropped"])?;
+        writeln!(
+            f,
+            "  from the guest {} frames, dropped {}",
+            tx["frames"], tx["dropped"]
+        )?;
+        let names = NEVER
+            .iter()
+            .chain(&["TcpExt.TCPOFOQueue", "Tcp.RetransSegs"]);
+        let counts = names.map(|name| format!("{name} {}", self.guest.snmp(name)));
+        writeln!(f, "  guest: {}", counts.collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// The guest's counters, with those of IPv6.
+fn counters(vm: &Vm) -> Result<GuestCounters> {
+    let mut counters = GuestCounters::read(vm)?;
+    let text = vm.run("cat /proc/net/snmp6")?;
+    for line in text.lines() {
+        if let Some((name, value)) = line.split_once(char::is_whitespace)
+            && let Ok(value) = value.trim().parse()
+        {
+            counters.snmp.insert(name.to_owned(), value);
+        }
+    }
+    Ok(counters)
+}
+
+fn tap_counters(tap: &str) -> Result<[u64; 2]> {
+    let text = std::fs::read_to_string("/proc/thread-self/net/dev")?;
+    let line = text.lines().find_map(|line| {
+        let (name, counters) = line.split_once(':')?;
+        (name.trim() == tap).then_some(counters)
+    });
+    let line = line.with_context(|| format!("no {tap}"))?;
+    let columns: Vec<u64> = line
+        .split_whitespace()
+        .map(str::parse)
+        .collect::<Result<_, _>>()?;
+    // Eight columns for what came in, then bytes, packets, errors and drops of what went out.
+    let [_, packets, _, dropped] = columns[8..12] else {
+        anyhow::bail!("{line}");
+    };
+    Ok([packets, dropped])
+}
+
+fn number(value: &Value) -> Result<u64> {
+    value
+        .as_u64()
+        .with_context(|| format!("no number: {value}"))
+}
+
+fn sum(object: &Value) -> Result<u64> {
+    let object = object.as_object().context("no counters")?;
+    object.values().map(number).sum()
+}
