@@ -16,8 +16,28 @@ use crate::train::Receiver;
 /// How long one answer may take under emulation and with losses.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Bytes of one bulk transfer: short enough that the end of a soak is not waited for.
-const CHUNK: usize = 512 << 10;
+/// How much is moved before it is compared.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Portion {
+    /// Bytes of a bulk transfer.
+    bulk: usize,
+    /// Times that all kinds of trains are sent.
+    trains: usize,
+}
+
+impl Portion {
+    /// Large enough that a guest has more to do with frames than with starting programs, and small
+    /// enough for each flow to get some done within a soak of `length`.
+    pub(crate) fn of(length: Duration) -> Self {
+        let scale = usize::try_from(length.as_secs() / 20)
+            .unwrap_or(usize::MAX)
+            .clamp(1, 8);
+        Portion {
+            bulk: scale * (512 << 10),
+            trains: scale,
+        }
+    }
+}
 
 const SINK: u16 = 9100;
 const SOURCE: u16 = 9110;
@@ -45,7 +65,7 @@ impl Progress {
 }
 
 /// Starts what answers the flows, once for each guest.
-pub(crate) fn serve(vm: &Vm) -> Result<()> {
+pub(crate) fn serve(vm: &Vm, portion: Portion) -> Result<()> {
     let server = |port: u16, program: &str| {
         format!(
             "(socat -t 100 TCP6-LISTEN:{port},ipv6only=0,fork,reuseaddr,backlog=64 {program} >/tmp/{port}.log 2>&1 &)"
@@ -57,9 +77,10 @@ pub(crate) fn serve(vm: &Vm) -> Result<()> {
         server(ECHO, "EXEC:cat"),
     ];
     vm.run(&format!(
-        "head -c {CHUNK} /dev/urandom >/tmp/data; {}; n=0; \
+        "head -c {} /dev/urandom >/tmp/data; {}; n=0; \
          until [ $(grep -c ':23[8-A][0-9A-F] 0*:0000 0A' /proc/net/tcp6) = 3 ]; \
          do n=$((n+1)); [ $n -lt 500 ] || exit 1; usleep 20000; done",
+        portion.bulk,
         servers.join("; ")
     ))
     .map(drop)
@@ -77,8 +98,13 @@ fn at(address: &str, port: u16) -> Result<SocketAddr> {
 }
 
 /// Bulk into the guest, which answers with the hash of what it got.
-pub(crate) fn into_guest(address: &str, stop: &AtomicBool, done: &Progress) -> Result<()> {
-    let payload = random_bytes(CHUNK);
+pub(crate) fn into_guest(
+    address: &str,
+    portion: Portion,
+    stop: &AtomicBool,
+    done: &Progress,
+) -> Result<()> {
+    let payload = random_bytes(portion.bulk);
     let hash = sha256(&payload)?;
     while !stop.load(Relaxed) {
         let mut stream = connect(at(address, SINK)?)?;
@@ -90,7 +116,7 @@ pub(crate) fn into_guest(address: &str, stop: &AtomicBool, done: &Progress) -> R
             answer.trim() == hash,
             "the payload changed on its way to {address}: {answer}"
         );
-        done.add(CHUNK);
+        done.add(payload.len());
     }
     Ok(())
 }
@@ -102,17 +128,17 @@ pub(crate) fn out_of_guest(
     stop: &AtomicBool,
     done: &Progress,
 ) -> Result<()> {
-    let mut received = Vec::with_capacity(CHUNK);
+    let mut received = Vec::new();
     while !stop.load(Relaxed) {
         let mut stream = connect(at(address, SOURCE)?)?;
         received.clear();
         stream.read_to_end(&mut received).context("receive")?;
         ensure!(
-            received.len() == CHUNK && sha256(&received)? == hash,
-            "{} of {CHUNK} bytes came from {address}, or changed",
+            sha256(&received)? == hash,
+            "the {} bytes from {address} are not those that were sent",
             received.len()
         );
-        done.add(CHUNK);
+        done.add(received.len());
     }
     Ok(())
 }
@@ -144,7 +170,13 @@ pub(crate) fn request_response(address: &str, stop: &AtomicBool, done: &Progress
 }
 
 /// Trains of datagrams of all sizes, by turns over both address families and to a tunnel's port.
-pub(crate) fn trains(vm: &Vm, sender: &Sender, stop: &AtomicBool, done: &Progress) -> Result<()> {
+pub(crate) fn trains(
+    vm: &Vm,
+    sender: &Sender,
+    portion: Portion,
+    stop: &AtomicBool,
+    done: &Progress,
+) -> Result<()> {
     let sizes = [
         vec![1200; 30],
         vec![1472 - 20; 20],
@@ -152,6 +184,9 @@ pub(crate) fn trains(vm: &Vm, sender: &Sender, stop: &AtomicBool, done: &Progres
         vec![1; 20],
         vec![900, 900, 300],
     ];
+    let all = sizes.len() * portion.trains;
+    let trains: Vec<_> = sizes.iter().cycle().take(all).cloned().collect();
+    let bytes: usize = trains.iter().flatten().sum();
     let places = [
         (Family::V4, TRAIN),
         (Family::V6, TRAIN + 1),
@@ -168,11 +203,9 @@ pub(crate) fn trains(vm: &Vm, sender: &Sender, stop: &AtomicBool, done: &Progres
         }
         let (family, port) = places[turn];
         receiver
-            .check(sender, &sizes)
+            .check(sender, &trains)
             .with_context(|| format!("datagrams over {family:?} to port {port}"))?;
-        let bytes = sizes.concat().iter().sum::<usize>();
-        done.rounds.fetch_add(1, Relaxed);
-        done.bytes.fetch_add(bytes as u64, Relaxed);
+        done.add(bytes);
     }
     Ok(())
 }

@@ -23,6 +23,16 @@ const NEVER: [&str; 9] = [
     "Ip6InHdrErrors",
 ];
 
+/// Counters of what a guest's TCP threw away itself; the next segment is then out of order.
+const THROWN_AWAY: [&str; 6] = [
+    "TcpExt.TCPBacklogDrop",
+    "TcpExt.TCPRcvQDrop",
+    "TcpExt.TCPZeroWindowDrop",
+    "TcpExt.PruneCalled",
+    "TcpExt.RcvPruned",
+    "TcpExt.OfoPruned",
+];
+
 /// One moment.
 #[derive(Debug)]
 pub(super) struct Reading {
@@ -30,6 +40,8 @@ pub(super) struct Reading {
     daemon: Value,
     /// Frames that the tap handed out, and that it had no room for.
     tap: [u64; 2],
+    /// Frames that the host's kernel lost between two devices, on all of the machine.
+    backlog_drops: u64,
     /// The daemon's.
     pub(super) resident_kib: u64,
     descriptors: usize,
@@ -52,6 +64,7 @@ impl Reading {
                 guest,
                 daemon: after["queue_pairs"][0].clone(),
                 tap: counted,
+                backlog_drops: backlog_drops()?,
                 resident_kib: daemon.process.resident_kib()?,
                 descriptors: daemon.process.descriptors()?,
                 threads: daemon.process.threads()?.len(),
@@ -62,6 +75,18 @@ impl Reading {
     /// How far a counter of the guest's kernel went.
     pub(super) fn since(&self, before: &Reading, name: &str) -> u64 {
         self.guest.snmp(name) - before.guest.snmp(name)
+    }
+
+    /// Whether the guest saw every segment of every connection in its place.
+    pub(super) fn check_order(&self, before: &Reading) -> Result<()> {
+        let disorder = self.since(before, "TcpExt.TCPOFOQueue");
+        let own = THROWN_AWAY.map(|name| (name, self.since(before, name)));
+        ensure!(
+            disorder == 0,
+            "{disorder} segments came out of order; the guest itself threw away {own:?}, the host {}",
+            self.backlog_drops - before.backlog_drops
+        );
+        Ok(())
     }
 
     /// Whether nothing has gone wrong since `before` and every frame is accounted for.
@@ -182,6 +207,16 @@ fn tap_counters(tap: &str) -> Result<[u64; 2]> {
         anyhow::bail!("{line}");
     };
     Ok([packets, dropped])
+}
+
+/// Source: `net/core/net-procfs.c`, `softnet_seq_show`: the second column, a line for each CPU.
+fn backlog_drops() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/net/softnet_stat")?;
+    let drops = text.lines().map(|line| {
+        let column = line.split_whitespace().nth(1).context("no second column")?;
+        Ok(u64::from_str_radix(column, 16)?)
+    });
+    drops.sum()
 }
 
 fn number(value: &Value) -> Result<u64> {
