@@ -169,9 +169,8 @@ impl Display for Reading {
             "  from the guest {} frames, dropped {}",
             tx["frames"], tx["dropped"]
         )?;
-        let names = NEVER
-            .iter()
-            .chain(&["TcpExt.TCPOFOQueue", "Tcp.RetransSegs"]);
+        let others = ["TcpExt.TCPOFOQueue", "Tcp.RetransSegs"];
+        let names = NEVER.iter().chain(&THROWN_AWAY).chain(&others);
         let counts = names.map(|name| format!("{name} {}", self.guest.snmp(name)));
         writeln!(f, "  guest: {}", counts.collect::<Vec<_>>().join(", "))
     }
