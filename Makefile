@@ -32,6 +32,7 @@ check:
 captures:
 	./qemu-tests/prerequisites.sh
 	./tests/captures/run.sh
+
 # All kinds of traffic on one guest for SECONDS, with and without loss; `make test` does 20 s of it.
 soak:
 	./qemu-tests/prerequisites.sh
