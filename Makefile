@@ -6,7 +6,7 @@ ARGS ?=
 SECONDS ?= 60
 CPU ?= 0
 
-.PHONY: all demo test soak check captures fuzz mutants peers
+.PHONY: all demo test soak check captures fuzz mutants peers rules
 
 all:
 	$(CARGO) build --release
@@ -42,8 +42,12 @@ soak:
 fuzz:
 	./fuzz/run.sh $(SECONDS)
 
-# A mutant of each rule of engine and segmentation, which a test must kill; hours. ARGS="--shard 0/8"
-# does a part.
+# Each rule of merging is taken out in turn, and a test must fail; minutes. ARGS=TCP-12 does a part.
+rules:
+	./tests/rules.sh $(ARGS)
+
+# The same with every line of engine and segmentation that a machine can break; half an hour or more.
+# ARGS="--shard 0/8" does a part.
 mutants:
 	./tests/mutants.sh $(ARGS)
 

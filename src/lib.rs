@@ -34,7 +34,7 @@
 //! [`backend`] speaks vhost-user with the front-end and hands each change to the data threads.
 //!
 //! [`app`] is the program around it: command line, configuration, logs, signals.
-#![cfg_attr(not(feature = "daemon"), no_std)]
+#![cfg_attr(not(any(feature = "daemon", test)), no_std)]
 
 extern crate alloc;
 
