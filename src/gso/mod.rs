@@ -256,6 +256,8 @@ fn length(bytes: usize) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use core::error::Error as _;
+
     use super::*;
     use crate::wire::sample::Sample;
     use crate::wire::vnet_hdr::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
@@ -475,6 +477,23 @@ mod tests {
             cut(&[&bytes, &long], &vnet),
             Err(GsoError::Header(GsoFault::Size))
         );
+    }
+
+    #[test]
+    fn errors_say_what_is_the_matter() {
+        let header = GsoError::Header(GsoFault::Size);
+        assert_eq!(
+            [header, GsoError::BufferTooSmall, GsoError::NoSuchSegment]
+                .map(|error| error.to_string()),
+            [
+                "the segmentation header does not fit the frame",
+                "the buffer is shorter than a segment",
+                "the packet has fewer segments",
+            ]
+        );
+        let cause = |error: &GsoError| error.source().map(ToString::to_string);
+        assert_eq!(cause(&header), Some(GsoFault::Size.to_string()));
+        assert_eq!(cause(&GsoError::BufferTooSmall), None);
     }
 
     #[test]

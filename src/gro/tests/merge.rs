@@ -2,7 +2,7 @@
 
 use super::{ALL, Rig, merged, merged_bytes};
 use crate::gro::{Bail, Conflict, FlushReason, GroConfig, GroResult, GroTypes, HashMode, PortSet};
-use crate::wire::sample::{Sample, TIMESTAMPS};
+use crate::wire::sample::{Sample, TIMESTAMPS, plain_sum};
 use crate::wire::tcp::{CWR, RST, SYN, URG};
 use crate::wire::vnet_hdr::F_DATA_VALID;
 use crate::wire::{Malformed, Network, RxMeta, Transport, VnetHdr, ipv4};
@@ -336,15 +336,23 @@ fn f06_equal_extension_headers_merge() {
 
 #[test]
 fn f06_routing_segments_left_fail_their_checksum() {
-    let mut first = Sample::tcp6();
     // Type 2, one segment left, to some other host: the sum then covers that host.
-    first.extensions = vec![(43, [vec![2, 1, 0, 0, 0, 0], vec![9; 16]].concat())];
+    let last = [9_u8; 16];
+    let mut first = Sample::tcp6();
+    first.extensions = vec![(43, [[2, 1, 0, 0, 0, 0].as_slice(), &last].concat())];
     let mut frame = first.bytes();
     let field = first.checksum_place().1;
-    frame[field] ^= 0x5a;
+    let unsummed = |bytes: &[u8]| bytes.iter().map(|byte| !byte).collect::<Vec<_>>();
+    let stored = unsummed(&frame[field..field + 2]);
+    let sum = plain_sum(&[stored.as_slice(), &unsummed(&frame[38..54]), &last].concat());
+    frame[field..field + 2].copy_from_slice(&(!sum).to_be_bytes());
+    let mut arrived = frame.clone();
+    arrived[38..54].copy_from_slice(&last);
+
     let mut rig = Rig::all();
     assert_eq!(rig.send_as(frame, VnetHdr::default()), GroResult::Normal);
     assert_eq!(rig.engine.stats().bailed(Bail::Checksum), 1);
+    assert_eq!(rig.send_as(arrived, VnetHdr::default()), GroResult::Held);
 }
 
 #[test]
@@ -380,6 +388,28 @@ fn f07_lying_lengths_pass_unmerged_and_counted() {
         let reason = Bail::Malformed(Malformed::Ip4Header);
         assert_eq!(rig.engine.stats().bailed(reason), 1);
         assert_eq!(rig.engine.stats().bypassed, 1);
+    }
+}
+
+#[test]
+fn f07_another_version_than_the_ethertype_says_is_no_ip() {
+    for (sample, reason) in [
+        (Sample::tcp4(), Malformed::Ip4Header),
+        (Sample::tcp6(), Malformed::Ip6Header),
+    ] {
+        for version in (0..16).filter(|version| sample.bytes()[14] >> 4 != *version) {
+            let mut rig = Rig::all();
+            rig.send(&sample);
+            let mut frame = sample.next().bytes();
+            frame[14] = version << 4 | frame[14] & 0xf;
+            if sample.network == Network::Ipv4 {
+                let (total, id) = (140, sample.next().id);
+                ipv4::rewrite(&mut frame, 14, total, id);
+            }
+            assert_eq!(rig.send_as(frame, VnetHdr::default()), GroResult::Normal);
+            assert_eq!(rig.engine.held(), 1, "nothing is known of its flow");
+            assert_eq!(rig.engine.stats().bailed(Bail::Malformed(reason)), 1);
+        }
     }
 }
 
