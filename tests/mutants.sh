@@ -22,6 +22,6 @@ mutate() {
     cargo mutants --dir "$tree" --in-place --output target --no-shuffle --cargo-arg=--lib "$@" ||
         case $? in 2 | 3) ;; *) exit 1 ;; esac
 }
-(export PROPTEST_CASES=32 && mutate "$@")
+(export PROPTEST_CASES=16 && mutate "$@")
 mutate --iterate --cargo-arg=--test=gro_cases --cargo-arg=--test=field_faults --cargo-arg=--test=properties "$@"
 [ ! -s target/mutants.out/missed.txt ]
