@@ -23,5 +23,6 @@ mutate() {
         case $? in 2 | 3) ;; *) exit 1 ;; esac
 }
 (export PROPTEST_CASES=16 && mutate "$@")
-mutate --iterate --cargo-arg=--test=gro_cases --cargo-arg=--test=field_faults --cargo-arg=--test=properties "$@"
+mutate --iterate --cargo-arg=--test=gro_cases --cargo-arg=--test=field_faults \
+    --cargo-arg=--test=properties --cargo-arg=--test=steady_state "$@"
 [ ! -s target/mutants.out/missed.txt ]

@@ -179,6 +179,36 @@ mod tests {
     }
 
     #[test]
+    fn f05_versions_are_told_apart_even_if_addresses_look_alike() {
+        let v4 = Sample::tcp4().bytes();
+        // Source address as both of the other frame, destination unspecified.
+        let mut v6 = Sample::tcp6().bytes();
+        v6[22..54].fill(0);
+        v6[22..30].copy_from_slice(&v4[26..34]);
+        let pair = |frame: &[u8], network| AddressPair::read(frame, network, 14).unwrap();
+        assert_ne!(pair(&v4, Network::Ipv4), pair(&v6, Network::Ipv6));
+    }
+
+    #[test]
+    fn f05_address_pairs_that_differ_anywhere_are_not_equal() {
+        let pair = |[a, b, c, d, link]: [u64; 5]| AddressPair {
+            addresses: [a, b, c, d],
+            link,
+        };
+        // One difference, or the same one at two places.
+        for (first, second) in (0..5).flat_map(|first| (0..5).map(move |second| (first, second))) {
+            for bit in 0..64 {
+                let mut words = [0x0123_4567_89ab_cdef; 5];
+                words[first] ^= 1 << bit;
+                if second != first {
+                    words[second] ^= 1 << bit;
+                }
+                assert_ne!(pair(words), pair([0x0123_4567_89ab_cdef; 5]));
+            }
+        }
+    }
+
+    #[test]
     fn f08_tags_are_told_apart_by_identity_but_not_by_priority() {
         let tagged = |tags: &[(u16, u16)]| changed(&Sample::tcp4(), |s| s.tags = tags.to_vec());
         let all = [
@@ -195,6 +225,25 @@ mod tests {
             assert_eq!(all.iter().position(|other| other == key), Some(at));
         }
         assert_eq!(tagged(&[(0x8100, 0xf00a)]), tagged(&[(0x8100, 10)]));
+    }
+
+    #[test]
+    fn every_bit_of_a_key_counts_for_its_hash() {
+        let hash = |[a, b, c, d, ports, link]: [u64; 6]| {
+            let addresses = [a, b, c, d];
+            let pair = AddressPair { addresses, link };
+            FlowKey { pair, ports }.hash()
+        };
+        // Words of which many are zero, as in addresses.
+        let digit = |number: u64, at: usize| number >> (2 * at) & 3;
+        let few = (0..1 << 10).map(|number| hash(core::array::from_fn(|at| digit(number, at))));
+        assert_eq!(few.collect::<BTreeSet<_>>().len(), 1 << 10);
+        let base = [0x0123_4567_89ab_cdef; 6];
+        for bit in 0..6 * 64 {
+            let mut words = base;
+            words[bit / 64] ^= 1 << (bit % 64);
+            assert_ne!(hash(words), hash(base), "{bit}");
+        }
     }
 
     #[test]
