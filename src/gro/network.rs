@@ -91,3 +91,28 @@ pub(super) const fn next_id_mode(
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::IdMode::{Fixed, Incrementing, Undecided};
+    use super::next_id_mode;
+
+    #[test]
+    fn f05_the_second_segment_decides_how_identifications_go_on() {
+        for is_df in [false, true] {
+            let fixed = is_df.then_some(Fixed);
+            assert_eq!(next_id_mode(Undecided, 0, is_df, 1), fixed);
+            assert_eq!(next_id_mode(Undecided, 1, is_df, 1), Some(Incrementing));
+            assert_eq!(next_id_mode(Undecided, 2, is_df, 1), None);
+            assert_eq!(next_id_mode(Undecided, u16::MAX, is_df, 1), None);
+        }
+        for (segs, ahead) in [(2, 2), (65535, 65535), (65536, 0), (65537, 1)] {
+            let next = |mode, ahead| next_id_mode(mode, ahead, true, segs);
+            assert_eq!(next(Incrementing, ahead), Some(Incrementing));
+            assert_eq!(next(Incrementing, ahead.wrapping_add(1)), None);
+            assert_eq!(next(Incrementing, ahead.wrapping_sub(1)), None);
+            assert_eq!(next(Fixed, 0), Some(Fixed));
+            assert_eq!(next(Fixed, 1), None);
+        }
+    }
+}

@@ -309,6 +309,8 @@ fn host_merged_frames_pass_in_their_place() {
         let (frame, vnet) = host_merged(&sample.next(), 3);
         assert_eq!(rig.send_as(frame.clone(), vnet), GroResult::Normal);
         assert_eq!(rig.engine.stats().completed(FlushReason::Order), 1);
+        let stats = rig.engine.stats();
+        assert_eq!((stats.host_gso, stats.normal, stats.frames), (1, 1, 3));
         assert_eq!(rig.engine.held(), 1);
         let delivered = rig.drain();
         assert_eq!(delivered[0].bytes, sample.bytes());
@@ -343,6 +345,22 @@ fn host_merged_frames_that_the_guest_did_not_ack_are_to_be_cut() {
     assert!(needs(without(|t| t.tcp6 = false), &Sample::tcp6(), 0));
     assert!(needs(without(|t| t.udp4 = false), &Sample::udp4(), 0));
     assert!(needs(without(|t| t.csum = false), &Sample::tcp4(), 0));
+}
+
+#[test]
+fn host_merged_datagrams_beyond_128_are_to_be_cut() {
+    for (sample, segs, is_cut) in [
+        (Sample::udp4(), 128, false),
+        (Sample::udp4(), 129, true),
+        (Sample::tcp4(), 129, false),
+    ] {
+        let mut rig = Rig::all();
+        let (frame, vnet) = host_merged(&sample, segs);
+        rig.send_as(frame, vnet);
+        let packet = rig.finish().remove(0);
+        assert_eq!(packet.segs, u32::try_from(segs).unwrap());
+        assert_eq!(packet.needs_segmentation, is_cut, "{segs}");
+    }
 }
 
 #[test]
