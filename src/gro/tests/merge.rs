@@ -232,20 +232,32 @@ fn f02_no_packet_passes_65535_bytes() {
     }
 }
 
+/// A stream of which every frame is looked at by all rules: the short way knows no extensions.
+fn with_extensions() -> Sample {
+    let mut first = Sample::tcp6();
+    first.extensions = vec![(60, vec![1, 4, 0, 0, 0, 0])];
+    first
+}
+
 #[test]
-fn f02_the_limit_is_exact_and_counts_tags() {
-    let fits = |tags: usize, len: usize| {
-        let mut first = Sample::tcp4().payload_len(32000);
-        first.tags = vec![(0x8100, 1); tags];
-        let mut second = first.next();
-        second = second.payload_len(32000);
-        let third = second.next().payload_len(len);
-        merged(&[first, second, third]).len() == 1
+fn f02_the_limit_is_exact_and_counts_tags_and_extensions() {
+    let fits = |first: &Sample, len: usize| {
+        let mut frames = first.clone().payload_len(32000).stream(3);
+        frames[2] = frames[2].clone().payload_len(len);
+        merged(&frames).len() == 1
     };
-    for tags in 0..=2 {
-        let room = 65535 - 40 - 4 * tags - 64000;
-        assert!(fits(tags, room), "{tags}");
-        assert!(!fits(tags, room + 1), "{tags}");
+    for (plain, headers) in [
+        (Sample::tcp4(), 40),
+        (Sample::tcp6(), 60),
+        (with_extensions(), 68),
+    ] {
+        for tags in 0..=2 {
+            let mut first = plain.clone();
+            first.tags = vec![(0x8100, 1); tags];
+            let room = 65535 - headers - 4 * tags - 64000;
+            assert!(fits(&first, room), "{first:?}");
+            assert!(!fits(&first, room + 1), "{first:?}");
+        }
     }
 }
 
@@ -255,9 +267,9 @@ fn f02_a_lower_limit_and_a_segment_limit_hold() {
         gro_max_size: 1500,
         ..GroConfig::default()
     };
-    let segs = |config: GroConfig| {
+    let segs_of = |config: GroConfig, first: Sample, len: usize| {
         let mut rig = Rig::new(config, ALL);
-        for frame in Sample::tcp4().payload_len(365).stream(8) {
+        for frame in first.payload_len(len).stream(8) {
             rig.send(&frame);
         }
         rig.finish()
@@ -265,17 +277,22 @@ fn f02_a_lower_limit_and_a_segment_limit_hold() {
             .map(|packet| packet.segs)
             .collect::<Vec<_>>()
     };
+    let segs = |config: GroConfig| segs_of(config, Sample::tcp4(), 365);
     assert_eq!(segs(config), [4, 4]);
+    assert_eq!(segs_of(config, with_extensions(), 358), [4, 4]);
     let config = GroConfig {
         gro_max_segs: 3,
         ..GroConfig::default()
     };
     assert_eq!(segs(config), [3, 3, 2]);
+    assert_eq!(segs_of(config, with_extensions(), 358), [3, 3, 2]);
     let beyond = GroConfig {
         gro_max_size: u32::MAX,
         ..GroConfig::default()
     };
     assert_eq!(segs(beyond), [8]);
+    assert_eq!(segs_of(beyond, Sample::tcp4(), 32747), [2; 4]);
+    assert_eq!(segs_of(beyond, Sample::tcp4(), 32748), [1; 8]);
 }
 
 #[test]
