@@ -396,6 +396,11 @@ fn a_host_header_of_one_segment_is_plain() {
     let packet = rig.finish().remove(0);
     assert_eq!((packet.vnet.gso_type, packet.vnet.gso_size), (GSO_NONE, 0));
     assert_eq!(packet.vnet.flags, F_NEEDS_CSUM);
+
+    let (frame, vnet) = host_merged(&Sample::tcp4(), 2);
+    let mut rig = Rig::all();
+    assert_eq!(rig.send_as(frame, vnet), GroResult::Normal);
+    assert_eq!(rig.finish()[0].vnet.gso_size, 100);
 }
 
 #[test]
