@@ -29,7 +29,7 @@ done
 # Builds and runs some tests. 2: they do not compile. 124: they do not end.
 run_tests() {
     cargo test --quiet --profile mutants --no-run "$@" >"$output" 2>&1 || return 2
-    timeout 600 cargo test --quiet --profile mutants "$@" >"$output" 2>&1
+    timeout 90 cargo test --quiet --profile mutants "$@" >"$output" 2>&1
 }
 
 # Unit tests build fastest and notice nearly everything; the worker needs the whole daemon.
