@@ -271,6 +271,42 @@ mod tests {
     }
 
     #[test]
+    fn no_flipped_bit_goes_the_short_way_that_the_long_way_refuses() {
+        let with_extension = |mut sample: Sample| {
+            sample.extensions = vec![(60, vec![0; 6])];
+            sample
+        };
+        let tagged = |mut sample: Sample| {
+            sample.tags = vec![(0x88a8, 7), (0x8100, 9)];
+            sample
+        };
+        let udp6 = Sample::new(Network::Ipv6, Transport::Udp);
+        let samples = [Sample::tcp4(), Sample::tcp6(), Sample::udp4(), udp6.clone()];
+        let more = samples.clone().map(tagged);
+        for sample in (samples.into_iter().chain(more)).chain([with_extension(udp6)]) {
+            let mut frames = sample.stream(3);
+            if sample.transport == Transport::Udp {
+                // Equal checksums as well.
+                frames.fill(sample.clone());
+            }
+            frames
+                .iter_mut()
+                .zip(7..)
+                .for_each(|(frame, id)| frame.id = id);
+            let engine = holding(&frames[..2]);
+            for bit in 0..8 * SPAN {
+                let mut frame = frames[2].bytes();
+                frame[bit / 8] ^= 1 << (bit % 8);
+                let is_open = long_way(&engine, &frame).is_some_and(|join| !join.closes);
+                assert!(
+                    is_open || !goes_the_short_way(&engine, &frame),
+                    "bit {bit} of {sample:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn nothing_follows_what_is_not_held_any_more() {
         let frames = Sample::tcp4().stream(3);
         let mut engine = holding(&frames[..2]);
