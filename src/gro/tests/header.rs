@@ -293,6 +293,7 @@ fn host_merged(sample: &Sample, segs: usize) -> (Vec<u8>, VnetHdr) {
         gso_size: 100,
         // A tap says how much of the frame lies in one piece, not where headers end.
         hdr_len: 128,
+        num_buffers: 9,
         ..partial
     };
     (frame, vnet)
@@ -306,7 +307,8 @@ fn host_merged_frames_pass_in_their_place() {
         let mut other = sample.clone();
         other.source_port += 1;
         rig.send(&other);
-        let (frame, vnet) = host_merged(&sample.next(), 3);
+        let (frame, mut vnet) = host_merged(&sample.next(), 3);
+        vnet.flags |= 0x40;
         assert_eq!(rig.send_as(frame.clone(), vnet), GroResult::Normal);
         assert_eq!(rig.engine.stats().completed(FlushReason::Order), 1);
         let stats = rig.engine.stats();
@@ -319,7 +321,8 @@ fn host_merged_frames_pass_in_their_place() {
         let headers = frame.len() - 300;
         assert_eq!(usize::from(delivered[1].vnet.hdr_len), headers);
         assert_eq!(delivered[1].vnet.gso_size, 100);
-        assert_eq!(delivered[1].vnet.flags, F_NEEDS_CSUM);
+        let header = delivered[1].vnet;
+        assert_eq!((header.flags, header.num_buffers), (F_NEEDS_CSUM, 0));
     }
 }
 
