@@ -498,6 +498,14 @@ fn udp_merges_equal_datagrams() {
 }
 
 #[test]
+fn udp_packets_have_at_most_64_datagrams() {
+    for mut first in [Sample::udp4(), with_extensions()] {
+        first.transport = Transport::Udp;
+        assert_eq!(merged(&first.stream(130)), [64, 64, 2], "{first:?}");
+    }
+}
+
+#[test]
 fn udp_without_checksum_or_to_a_tunnel_port_passes() {
     let mut without = Sample::udp4().bytes();
     without[40..42].fill(0);
