@@ -504,5 +504,8 @@ mod tests {
             panic!("nothing may be given out")
         });
         assert_eq!(result, Err(GsoError::BufferTooSmall));
+        let slices = core::iter::once(bytes.as_slice());
+        let result = segment(slices, &vnet, &mut [0; 154], |_| ControlFlow::Continue(()));
+        assert_eq!(result, Ok(5), "each of 100 bytes behind 54 of headers");
     }
 }
