@@ -3,7 +3,7 @@
 use super::{ALL, Rig, merged, merged_bytes};
 use crate::gro::{Bail, Conflict, FlushReason, GroConfig, GroResult, GroTypes, HashMode, PortSet};
 use crate::wire::sample::{Sample, TIMESTAMPS, plain_sum};
-use crate::wire::tcp::{CWR, RST, SYN, URG};
+use crate::wire::tcp::{CWR, FIN, PSH, RST, SYN, URG};
 use crate::wire::vnet_hdr::F_DATA_VALID;
 use crate::wire::{Malformed, Network, RxMeta, Transport, VnetHdr, ipv4};
 
@@ -299,6 +299,17 @@ fn f02_a_lower_limit_and_a_segment_limit_hold() {
 fn f02_one_byte_segments() {
     for first in [Sample::tcp4(), with_extensions()] {
         assert_eq!(merged(&first.payload_len(1).stream(1000)), [1000]);
+    }
+}
+
+#[test]
+fn f23_push_and_finish_join_and_close() {
+    for first in [Sample::tcp4(), with_extensions()] {
+        for flags in [PSH, FIN, PSH | FIN] {
+            let mut frames = first.stream(4);
+            frames[2].flags |= flags;
+            assert_eq!(merged(&frames), [3, 1], "{flags:#x}");
+        }
     }
 }
 
