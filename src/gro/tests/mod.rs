@@ -1,6 +1,7 @@
 //! The engine as a whole, sorted as the faults it guards against: which frames merge, in what
 //! order they leave, and what a merged packet says about itself.
 
+mod account;
 mod header;
 mod merge;
 mod order;
