@@ -8,25 +8,24 @@ use crate::wire::vnet_hdr::VnetHdr;
 #[test]
 fn every_frame_and_byte_is_counted_once() {
     let mut rig = Rig::all();
-    let [first, second, third] = Sample::tcp4().stream(3).try_into().unwrap();
-    rig.send(&first);
-    rig.send(&second);
-    rig.send(&third);
+    let [first, second, third, last] = Sample::tcp4().stream(4).try_into().unwrap();
+    // Shorter, so it closes the packet and goes the long way.
+    let last = last.payload_len(7);
+    for frame in [&first, &second, &third, &last] {
+        rig.send(frame);
+    }
     let mut reset = Sample::tcp6();
     reset.flags |= 4;
     rig.send(&reset);
     rig.send_as(vec![0xff; 60], VnetHdr::default());
-    let lens = [&first, &second, &third, &reset].map(|sample| sample.bytes().len() as u64);
+    let lens = [&first, &second, &third, &last, &reset].map(|sample| sample.bytes().len() as u64);
     let stats = *rig.engine.stats();
-    assert_eq!(stats.frames, 5);
+    assert_eq!(stats.frames, 6);
     assert_eq!(stats.bytes, lens.iter().sum::<u64>() + 60);
-    assert_eq!((stats.held, stats.merged), (1, 2));
+    assert_eq!((stats.held, stats.merged), (1, 3));
     assert_eq!((stats.normal, stats.bypassed), (2, 1));
-    assert_eq!((stats.super_frames, stats.super_frame_segs), (0, 0));
-    rig.engine.flush_all(FlushReason::PollEnd);
-    let stats = rig.engine.stats();
-    assert_eq!((stats.super_frames, stats.super_frame_segs), (1, 3));
-    assert_eq!(stats.completed(FlushReason::PollEnd), 1);
+    assert_eq!((stats.super_frames, stats.super_frame_segs), (1, 4));
+    assert_eq!(stats.completed(FlushReason::Close), 1);
 }
 
 #[test]
