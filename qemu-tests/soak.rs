@@ -42,10 +42,15 @@ const SECONDS: &str = "QEMU_TESTS_SOAK_SECONDS";
 const FAR: [&str; 2] = ["10.78.0.1", "fd78::1"];
 const VLAN: [&str; 2] = ["10.78.0.10", "fd78::10"];
 
-/// More than all windows together, so that no frame is lost on the tap for lack of room.
+/// More frames than all connections together have under way, so that none is lost on a tap.
 const TAP_QUEUE: u32 = 10_000;
-/// Of each connection; see [`TAP_QUEUE`].
-const WINDOW: u32 = 262_144;
+/// Bytes that a connection towards the guest has under way at most: the sender's buffer, because a
+/// window only says what the guest would take.
+const UNDER_WAY: u32 = 131_072;
+/// Payload of a full segment over IPv6, the smaller one.
+const FULL_SEGMENT: u32 = 1428;
+/// What TCP in the guest may take for all connections, in pages: 128 of its 256 MiB.
+const GUEST_PAGES: u32 = 32_768;
 /// What the daemon's memory may grow by: its pool of 1024 frames, of which each is in memory as far
 /// as it was ever used, and a little that its allocator keeps.
 const GROWTH_KIB: u64 = 1024 * (BUF_LEN as u64).div_ceil(1024) + 1024;
@@ -93,7 +98,7 @@ fn phases(cast: &Cast<'_>, length: Duration) -> Result<()> {
     let start = cast.reading()?;
     let clean = cast.phase("without loss", length * 3 / 5)?;
     clean.compare(&start)?;
-    clean.check_order(&start)?;
+    clean.check_order(&start, UNDER_WAY.div_ceil(FULL_SEGMENT))?;
     let refused = cast.faults.refused.load(Relaxed);
     ensure!(refused == 0, "the wire lost {refused} frames");
 
@@ -147,12 +152,18 @@ impl<'a> Cast<'a> {
         for tap in wire.iter().chain([&lab.tap(0)]) {
             ip(kit, &format!("link set {tap} txqueuelen {TAP_QUEUE}"))?;
         }
+        for sender in [&lab.sender, &packets, &far.sender] {
+            let limits = format!("4096 16384 {UNDER_WAY}");
+            sender.inside(|| std::fs::write("/proc/sys/net/ipv4/tcp_wmem", limits))?;
+        }
         let mangler = Mangler::new(&wire[0], &wire[1])?;
+        let room = portion.guest_memory();
         vm.run(&format!(
             "for module in $(cat /modules/vlan); do insmod /modules/$module.ko; done; \
              ip link add link eth0 name vlan5 type vlan id 5 && ip link set vlan5 up && \
              ip addr add {}/24 dev vlan5 && ip addr add {}/64 dev vlan5 && \
-             echo 4096 {WINDOW} {WINDOW} >/proc/sys/net/ipv4/tcp_rmem",
+             cd /proc/sys/net/ipv4 && echo 4096 {room} {room} >tcp_rmem && \
+             echo {GUEST_PAGES} {GUEST_PAGES} {GUEST_PAGES} >tcp_mem",
             VLAN[0], VLAN[1]
         ))?;
         flows::serve(vm, portion)?;

@@ -37,6 +37,15 @@ impl Portion {
             trains: scale,
         }
     }
+
+    /// Room for a whole transfer that the guest has not read yet, in bytes of its memory.
+    ///
+    /// A guest promises a window for frames that fill their buffers as well as the last ones did.
+    /// If single frames follow super-frames, each in a page of its own, a buffer of the usual size
+    /// overflows, and the guest throws away what it has asked for (`TCPRcvQDrop`).
+    pub(crate) fn guest_memory(self) -> usize {
+        4 * self.bulk
+    }
 }
 
 const SINK: u16 = 9100;
