@@ -147,7 +147,8 @@ mod tests {
     use crate::gro::{FlushReason, GroConfig, GroEngine, GroTypes};
     use crate::time::Instant;
     use crate::wire::sample::{Sample, TIMESTAMPS};
-    use crate::wire::{RxMeta, ipv4, layout};
+    use crate::wire::vnet_hdr::{F_DATA_VALID, GSO_NONE, GSO_TCPV4};
+    use crate::wire::{RxMeta, VnetHdr, ipv4, layout};
 
     const ALL: GroTypes = GroTypes {
         csum: true,
@@ -250,16 +251,83 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_next_segment_goes_the_short_way() {
+    /// Samples of all kinds, with and without tags and options.
+    fn kinds() -> Vec<Sample> {
+        let mut kinds = Vec::new();
         for network in [Network::Ipv4, Network::Ipv6] {
             for transport in [Transport::Tcp, Transport::Udp] {
-                let frames = Sample::new(network, transport).stream(4);
-                let engine = holding(&frames[..3]);
-                let frame = frames[3].bytes();
-                assert!(goes_the_short_way(&engine, &frame), "{:?}", frames[3]);
+                for tags in [vec![], vec![(0x8100, 9)], vec![(0x88a8, 7), (0x8100, 9)]] {
+                    for options in [vec![], TIMESTAMPS.to_vec()] {
+                        let mut sample = Sample::new(network, transport);
+                        (sample.tags, sample.options) = (tags.clone(), options);
+                        kinds.push(sample);
+                    }
+                }
             }
         }
+        kinds
+    }
+
+    #[test]
+    fn the_next_segment_goes_the_short_way() {
+        for kind in kinds() {
+            let mut frames = kind.stream(4);
+            // The higher byte changes as well.
+            frames
+                .iter_mut()
+                .zip(254..)
+                .for_each(|(frame, id)| frame.id = id);
+            let engine = holding(&frames[..3]);
+            let frame = frames[3].bytes();
+            assert!(goes_the_short_way(&engine, &frame), "{:?}", frames[3]);
+        }
+    }
+
+    #[test]
+    fn interleaved_flows_go_the_short_way() {
+        // Flows with equal ports share a place among the hints.
+        let kinds = [(Sample::tcp4(), 1000), (Sample::tcp6(), 2000)];
+        let flows = kinds.into_iter().flat_map(|(flow, first_port)| {
+            (0..4).map(move |port| Sample {
+                source_port: first_port + port,
+                ..flow.clone()
+            })
+        });
+        let streams: Vec<_> = flows.map(|flow| flow.stream(4)).collect();
+        let mut engine = GroEngine::new(GroConfig::default());
+        engine.set_types(ALL);
+        for number in 0..4 {
+            for stream in &streams {
+                let frame = stream[number].bytes();
+                let is_found = engine.guess(&frame, &RxMeta::default()).is_some();
+                assert_eq!(is_found, number > 0, "{number} of {:?}", stream[number]);
+                engine.receive(Instant::ZERO, frame, &RxMeta::default());
+            }
+        }
+    }
+
+    #[test]
+    fn a_checksum_goes_the_short_way_if_it_is_right_or_vouched_for() {
+        let frames = Sample::tcp4().stream(3);
+        let mut engine = holding(&frames[..2]);
+        let mut damaged = frames[2].bytes();
+        *damaged.last_mut().unwrap() ^= 1;
+        let mut is_found = |frame: &[u8], flags, gso_type| {
+            let meta = RxMeta {
+                vnet: VnetHdr {
+                    flags,
+                    gso_type,
+                    ..VnetHdr::default()
+                },
+                ..RxMeta::default()
+            };
+            engine.guess(frame, &meta).is_some()
+        };
+        assert!(is_found(&frames[2].bytes(), 0, GSO_NONE));
+        assert!(is_found(&damaged, F_DATA_VALID, GSO_NONE));
+        assert!(!is_found(&damaged, 0, GSO_NONE));
+        assert!(!is_found(&frames[2].bytes(), 0, GSO_TCPV4));
+        assert!(!is_found(&frames[2].bytes(), F_DATA_VALID, GSO_TCPV4));
     }
 
     #[test]
@@ -271,37 +339,49 @@ mod tests {
     }
 
     #[test]
-    fn no_flipped_bit_goes_the_short_way_that_the_long_way_refuses() {
-        let with_extension = |mut sample: Sample| {
-            sample.extensions = vec![(60, vec![0; 6])];
-            sample
-        };
-        let tagged = |mut sample: Sample| {
-            sample.tags = vec![(0x88a8, 7), (0x8100, 9)];
-            sample
-        };
+    fn no_flipped_bits_go_the_short_way_that_the_long_way_refuses() {
         let udp6 = Sample::new(Network::Ipv6, Transport::Udp);
-        let samples = [Sample::tcp4(), Sample::tcp6(), Sample::udp4(), udp6.clone()];
-        let more = samples.clone().map(tagged);
-        for sample in (samples.into_iter().chain(more)).chain([with_extension(udp6)]) {
-            let mut frames = sample.stream(3);
-            if sample.transport == Transport::Udp {
+        let with_extension = Sample {
+            extensions: vec![(60, vec![0; 6])],
+            ..udp6
+        };
+        // Longer than what is compared.
+        let with_long_header = Sample {
+            tags: vec![(0x88a8, 7), (0x8100, 9)],
+            options: [1; 40].to_vec(),
+            ..Sample::tcp6()
+        };
+        for kind in kinds()
+            .into_iter()
+            .chain([with_extension, with_long_header])
+        {
+            let mut frames = kind.stream(3);
+            if kind.transport == Transport::Udp {
                 // Equal checksums as well.
-                frames.fill(sample.clone());
+                frames.fill(kind.clone());
             }
             frames
                 .iter_mut()
                 .zip(7..)
                 .for_each(|(frame, id)| frame.id = id);
             let engine = holding(&frames[..2]);
-            for bit in 0..8 * SPAN {
-                let mut frame = frames[2].bytes();
-                frame[bit / 8] ^= 1 << (bit % 8);
-                let is_open = long_way(&engine, &frame).is_some_and(|join| !join.closes);
-                assert!(
-                    is_open || !goes_the_short_way(&engine, &frame),
-                    "bit {bit} of {sample:?}"
-                );
+            let sound = frames[2].bytes();
+            for first in 0..8 * 120 {
+                // Alone, and with the same bit in another word or block.
+                for second in [0, 8, 16, 32].map(|distance| first + 8 * distance) {
+                    let mut frame = sound.clone();
+                    frame[first / 8] ^= 1 << (first % 8);
+                    if second > first
+                        && let Some(byte) = frame.get_mut(second / 8)
+                    {
+                        *byte ^= 1 << (second % 8);
+                    }
+                    if goes_the_short_way(&engine, &frame) {
+                        let join = long_way(&engine, &frame);
+                        let is_open = join.is_some_and(|join| !join.closes);
+                        assert!(is_open, "bits {first} and {second} of {kind:?}");
+                    }
+                }
             }
         }
     }
