@@ -57,4 +57,6 @@ pub mod sys;
 #[cfg(feature = "daemon")]
 pub mod uplink;
 #[cfg(feature = "daemon")]
+pub mod values;
+#[cfg(feature = "daemon")]
 pub mod worker;

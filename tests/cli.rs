@@ -232,7 +232,7 @@ fn socket_path_and_fd_exclude_each_other() {
 fn what_is_missing_or_does_not_fit_is_named() {
     for (args, expected) in [
         (&[TAP][..], "socket_path or fd"),
-        (&[SOCKET][..], "tap or tap_fd"),
+        (&[SOCKET][..], "expected one of tap, tap_fd, "),
         (&[SOCKET, TAP, "--reconnect-ms=5"][..], "reconnect_ms"),
         (
             &[SOCKET, TAP, "--client", "--socket-mode=600"][..],

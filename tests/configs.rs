@@ -7,10 +7,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::CommandFactory;
-use vhost_user_gro::app::{Config, Endpoint, Options, UplinkConfig};
+use vhost_user_gro::app::{Config, Endpoint, Options};
 use vhost_user_gro::gro::GroConfig;
 use vhost_user_gro::napi::NapiConfig;
-use vhost_user_gro::uplink::tap::Persistence;
+use vhost_user_gro::uplink::UplinkOptions;
+use vhost_user_gro::uplink::tap::TapOptions;
+
+/// One for each kind of uplink; together they explain every key.
+const UPLINK_SAMPLES: [&str; 2] = ["tap.toml", "null.toml"];
 
 fn sample(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -33,8 +37,14 @@ fn tap_toml_is_all_defaults() {
     let path = PathBuf::from("/run/vhost-user-gro/vm0.sock");
     assert_eq!(config.endpoint, Endpoint::Listen { path, mode: None });
     let name = "tap0".to_owned();
-    let persistence = Persistence::Unchanged;
-    assert_eq!(config.uplink, UplinkConfig::Tap { name, persistence });
+    let uplink = UplinkOptions {
+        tap: TapOptions {
+            tap: Some(name),
+            ..TapOptions::default()
+        },
+        ..UplinkOptions::default()
+    };
+    assert_eq!(config.uplink, uplink);
     assert_eq!(config.queue_pairs, 1);
     assert_eq!(config.gro, GroConfig::default());
     assert_eq!(config.napi, NapiConfig::default());
@@ -60,8 +70,15 @@ fn throughput_toml_has_a_cpu_for_each_thread() {
 }
 
 #[test]
+fn null_toml_has_no_host_device() {
+    assert!(load("null.toml").uplink.null.null);
+}
+
+#[test]
 fn every_sample_has_a_test() {
-    let listed = ["low-latency.toml", "tap.toml", "throughput.toml"];
+    let mut listed = vec!["low-latency.toml", "throughput.toml"];
+    listed.extend(UPLINK_SAMPLES);
+    listed.sort_unstable();
     let mut found: Vec<_> = std::fs::read_dir(sample(""))
         .expect("the samples are there")
         .map(|entry| {
@@ -77,45 +94,62 @@ fn every_sample_has_a_test() {
     assert_eq!(found, listed);
 }
 
-#[test]
-fn tap_toml_explains_every_key_with_a_value_that_is_taken() {
-    let text = std::fs::read_to_string(sample("tap.toml")).expect("the sample is there");
+/// Keys and values that a sample shows, commented out or not.
+fn shown_in(text: &str) -> Vec<(&str, &str)> {
     let lines = text.lines().map(|line| line.trim_start_matches('#'));
-    let shown: Vec<_> = lines
+    lines
         .filter(|line| !line.starts_with(' '))
         .filter_map(|line| line.split_once(" = "))
-        .collect();
-    let keys: BTreeSet<_> = shown.iter().map(|(key, _)| (*key).to_owned()).collect();
+        .collect()
+}
+
+#[test]
+fn the_samples_explain_every_key_with_a_value_that_is_taken() {
+    let mut keys = BTreeSet::new();
+    for name in UPLINK_SAMPLES {
+        let text = std::fs::read_to_string(sample(name)).expect("the sample is there");
+        let uplink = text.lines().find(|line| is_uplink(line));
+        for (key, value) in shown_in(&text) {
+            keys.insert(key.to_owned());
+            check_value(key, value, uplink.expect("the sample asks for an uplink"));
+        }
+    }
     let command = Options::command();
     let known: BTreeSet<_> = command
         .get_arguments()
+        .filter(|arg| !arg.is_hide_set())
         .map(|arg| arg.get_id().to_string())
         .filter(|id| id != "config" && id != "print_capabilities")
         .collect();
     assert_eq!(keys, known);
+}
 
-    for (key, value) in shown {
-        let file = tempfile::NamedTempFile::new().expect("a temporary file");
-        // What the key needs beside it, given on the command line.
-        let socket = if key == "fd" {
-            "--fd=9"
-        } else {
-            "--socket-path=/s"
-        };
-        let tap = if key == "tap_fd" {
-            "--tap-fd=8"
-        } else {
-            "--tap=t"
-        };
-        let beside = match key {
-            "reconnect_ms" => "--client",
-            _ => "--log-level=info",
-        };
-        std::fs::write(file.path(), format!("{key} = {value}\n")).expect("it can be written");
-        let mut args: Vec<OsString> = vec!["test".into(), "--config".into(), file.path().into()];
-        args.extend([socket, tap, beside].map(OsString::from));
-        let loaded = Config::load(args);
-        assert!(loaded.is_ok(), "{key} = {value}: {}", loaded.unwrap_err());
+/// Whether a line asks for an uplink.
+fn is_uplink(line: &str) -> bool {
+    let key = line.split(" = ").next();
+    UplinkOptions::words().any(|word| key == Some(word))
+}
+
+/// Loads a file with this key, and with an uplink unless the key asks for one.
+fn check_value(key: &str, value: &str, uplink: &str) {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let line = format!("{key} = {value}\n");
+    let uplink = if is_uplink(&line) { "" } else { uplink };
+    std::fs::write(file.path(), line + uplink).expect("it can be written");
+    // What the key needs beside it, given on the command line.
+    let socket = match key {
+        "fd" => "--fd=9",
+        _ => "--socket-path=/s",
+    };
+    let beside = match key {
+        "reconnect_ms" => "--client",
+        _ => "--log-level=info",
+    };
+    let mut args: Vec<OsString> = vec!["test".into(), "--config".into(), file.path().into()];
+    args.extend([socket, beside].map(OsString::from));
+    let loaded = Config::load(args);
+    if let Err(error) = loaded {
+        panic!("{key} = {value}: {error}");
     }
 }
 

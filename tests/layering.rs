@@ -15,10 +15,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("gso", &["time", "wire"]),
     ("napi", &["time", "wire"]),
     ("sys", &["time"]),
+    // What an option's value may be, whoever has the option.
+    ("values", &[]),
     // Captures are written by what is replayed, and are to be by what is delivered.
     ("pcapng", &["time"]),
     // The frame pool lives here, because a later uplink brings frames in a ring of its own.
-    ("uplink", &["sys", "wire"]),
+    ("uplink", &["sys", "values", "wire"]),
     // Guest memory is touched through `sys`; a packet that cannot fit is segmented (FILL-4).
     ("device", &["gro", "gso", "sys", "wire"]),
     (
@@ -31,8 +33,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "app",
         &[
-            "backend", "device", "gro", "gso", "napi", "pcapng", "sys", "time", "uplink", "wire",
-            "worker",
+            "backend", "device", "gro", "gso", "napi", "pcapng", "sys", "time", "uplink", "values",
+            "wire", "worker",
         ],
     ),
     ("main", &["app"]),

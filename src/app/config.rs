@@ -14,7 +14,7 @@ use super::file::{self, Key};
 use super::options::{Options, QueueNum};
 use crate::gro::GroConfig;
 use crate::napi::NapiConfig;
-use crate::uplink::tap::Persistence;
+use crate::uplink::kinds::{Kind, Misuse, UplinkOptions};
 
 /// Everything that the daemon is told at start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Config {
     /// Whether the first session is the last.
     pub one_off: bool,
     /// The host's side.
-    pub uplink: UplinkConfig,
+    pub uplink: UplinkOptions,
     /// Queue pairs, at least 1.
     pub queue_pairs: usize,
     /// MTU that the guest is told, in bytes.
@@ -60,20 +60,6 @@ pub enum Endpoint {
     },
     /// Use the connected socket that we inherited, once.
     Fd(RawFd),
-}
-
-/// Which host device is used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum UplinkConfig {
-    /// A tap by name.
-    Tap {
-        /// Name of the interface.
-        name: String,
-        /// Whether it outlives the daemon.
-        persistence: Persistence,
-    },
-    /// Inherited descriptors of an open tap, one for each queue pair.
-    TapFds(Vec<RawFd>),
 }
 
 /// What is wrong with the configuration.
@@ -126,6 +112,9 @@ pub enum ConfigError {
     /// Neither of two options is there.
     #[error("expected {0} or {1}: neither was given")]
     Missing(&'static str, &'static str),
+    /// No uplink was asked for.
+    #[error("expected one of {}: none was given", .0.join(", "))]
+    NoUplink(Vec<&'static str>),
     /// One option has no meaning beside, or without, another.
     #[error("{option} was given: expected {expected}")]
     Unfitting {
@@ -147,7 +136,7 @@ impl ConfigError {
     /// Whether one of these keys of a file has a part in it, or could have prevented it.
     fn concerns(&self, keys: &[Key]) -> bool {
         let names: &[&str] = match self {
-            Self::Missing(..) => return true,
+            Self::Missing(..) | Self::NoUplink(_) => return true,
             Self::Unfitting { option, .. } => &[option],
             Self::TapFdCount { .. } => &["queue_pairs", "tap_fd"],
             Self::FdTwice(_) => &["fd", "tap_fd"],
@@ -187,17 +176,19 @@ impl Config {
     }
 
     fn from_options(options: Options) -> Result<Self, ConfigError> {
-        check_descriptors(&options)?;
+        let endpoint = endpoint(&options)?;
+        let uplink = uplink(&options)?;
+        check_descriptors(&options, uplink)?;
         Ok(Self {
-            endpoint: endpoint(&options)?,
+            endpoint,
             queue_num: options.queue_num,
             one_off: options.one_off,
-            queue_pairs: queue_pairs(&options)?,
+            queue_pairs: queue_pairs(&options, uplink)?,
             mtu: options.mtu,
             gro: options.tunables.gro(),
             napi: options.tunables.napi()?,
             log_level: options.log_level,
-            uplink: uplink(&options)?,
+            uplink: options.uplink,
             cpus: options.cpus,
         })
     }
@@ -230,29 +221,15 @@ fn endpoint(options: &Options) -> Result<Endpoint, ConfigError> {
     })
 }
 
-fn uplink(options: &Options) -> Result<UplinkConfig, ConfigError> {
-    let persistence = match options.tap_persistent {
-        None => Persistence::Unchanged,
-        Some(true) => Persistence::Persistent,
-        Some(false) => Persistence::Temporary,
-    };
-    if let Some(name) = options.tap.clone() {
-        return Ok(UplinkConfig::Tap { name, persistence });
-    }
-    if options.tap_fd.is_empty() {
-        return Err(ConfigError::Missing("tap", "tap_fd"));
-    }
-    if persistence != Persistence::Unchanged {
-        return Err(ConfigError::Unfitting {
-            option: "tap_persistent",
-            expected: "a tap by name",
-        });
-    }
-    Ok(UplinkConfig::TapFds(options.tap_fd.clone()))
+/// Checks that one host device was asked for.
+fn uplink(options: &Options) -> Result<&dyn Kind, ConfigError> {
+    let misuse = |Misuse { option, expected }| ConfigError::Unfitting { option, expected };
+    let chosen = options.uplink.chosen().map_err(misuse)?;
+    chosen.ok_or_else(|| ConfigError::NoUplink(UplinkOptions::words().collect()))
 }
 
-fn queue_pairs(options: &Options) -> Result<usize, ConfigError> {
-    let fds = options.tap_fd.len();
+fn queue_pairs(options: &Options, uplink: &dyn Kind) -> Result<usize, ConfigError> {
+    let fds = uplink.descriptors().len();
     match options.queue_pairs {
         Some(pairs) if fds > 0 && fds != pairs => Err(ConfigError::TapFdCount { pairs, fds }),
         Some(pairs) => Ok(pairs),
@@ -260,8 +237,8 @@ fn queue_pairs(options: &Options) -> Result<usize, ConfigError> {
     }
 }
 
-fn check_descriptors(options: &Options) -> Result<(), ConfigError> {
-    let mut all: Vec<_> = options.tap_fd.iter().chain(&options.fd).collect();
+fn check_descriptors(options: &Options, uplink: &dyn Kind) -> Result<(), ConfigError> {
+    let mut all: Vec<_> = uplink.descriptors().iter().chain(&options.fd).collect();
     all.sort_unstable();
     match all.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => Err(ConfigError::FdTwice(*pair[0])),

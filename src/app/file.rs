@@ -17,6 +17,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use toml::{Table, Value};
 
 use super::config::ConfigError;
+use crate::uplink::UplinkOptions;
 
 /// Options that make no sense inside the file.
 const FLAGS_ONLY: [&str; 4] = ["config", "print_capabilities", "help", "version"];
@@ -224,6 +225,12 @@ fn conflict(path: &Path, err: &clap::Error) -> ConfigError {
     }
 }
 
+/// Whether each option asks for an uplink: of those one is enough.
+fn is_other_uplink(arg: &Arg, other: &Arg) -> bool {
+    let is_uplink = |arg: &Arg| UplinkOptions::words().any(|word| arg.get_id() == word);
+    arg != other && is_uplink(arg) && is_uplink(other)
+}
+
 /// `--tap-fd <N>` as `tap_fd`.
 fn key_of(usage: &str) -> String {
     let flag = usage.split([' ', '=']).next().unwrap_or_default();
@@ -235,7 +242,8 @@ fn flags_win(command: &Command, flags: &ArgMatches, arg: &Arg) -> bool {
         |arg: &Arg| flags.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
     // An exclusion is declared on one side only.
     let exclude_each_other = |other: &Arg| {
-        command.get_arg_conflicts_with(other).contains(&arg)
+        is_other_uplink(arg, other)
+            || command.get_arg_conflicts_with(other).contains(&arg)
             || command.get_arg_conflicts_with(arg).contains(&other)
     };
     given(arg) || keys(command).any(|other| given(other) && exclude_each_other(other))

@@ -17,6 +17,7 @@ mod replay;
 mod run;
 mod signals;
 mod tunables;
+mod uplinks;
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -25,7 +26,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-pub use config::{Config, ConfigError, Endpoint, UplinkConfig};
+pub use config::{Config, ConfigError, Endpoint};
 pub use cpus::CpuList;
 pub use options::{Options, QueueNum, Task};
 pub use replay::{GuestType, ReplayOptions};
@@ -52,15 +53,11 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         return printed.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     // Nothing can stand before a subcommand.
-    if args.get(1).is_some_and(|arg| arg == "replay")
+    if (args.get(1)).is_some_and(|arg| arg == "replay" || arg == "uplinks")
         && let Ok(options) = Options::try_parse_from(&args)
-        && let Some(Task::Replay(options)) = options.task
+        && let Some(task) = options.task
     {
-        return match replay::replay(&options) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(err @ ReplayError::Config(_)) => fail(&err, ExitCode::from(EXIT_USAGE)),
-            Err(err) => fail(&err, ExitCode::FAILURE),
-        };
+        return perform(&task);
     }
     // Before all that takes time: a signal that comes meanwhile is a normal end, too.
     let signals = match Signals::catch() {
@@ -84,6 +81,21 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     };
     logging::drain();
     status
+}
+
+/// Does what a subcommand asks for.
+fn perform(task: &Task) -> ExitCode {
+    match task {
+        Task::Replay(options) => match replay::replay(options) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(err @ ReplayError::Config(_)) => fail(&err, ExitCode::from(EXIT_USAGE)),
+            Err(err) => fail(&err, ExitCode::FAILURE),
+        },
+        Task::Uplinks => match uplinks::list(io::stdout()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(err) => fail(&err, ExitCode::FAILURE),
+        },
+    }
 }
 
 /// Says on standard error what failed and why, one cause a line.

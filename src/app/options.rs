@@ -1,10 +1,7 @@
 //! Every option, once: its word, unit, range and default. The configuration file has the same
 //! words with underscores and is read through the same parsers (see `app::file`).
 
-use std::fmt::Display;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
@@ -13,7 +10,8 @@ use log::LevelFilter;
 use super::cpus::CpuList;
 use super::replay::ReplayOptions;
 use super::tunables::Tunables;
-use crate::uplink::tap::check_name;
+use crate::uplink::UplinkOptions;
+pub(super) use crate::values::{number, switch};
 
 /// vhost-user backend for virtio-net that coalesces inbound traffic with GRO.
 ///
@@ -76,19 +74,9 @@ pub struct Options {
     )]
     pub queue_num: QueueNum,
 
-    /// Name of the tap, which is created if it does not exist.
-    #[arg(long, value_name = "NAME", value_parser = tap_name, help_heading = "Host side")]
-    pub tap: Option<String>,
-
-    /// Inherited descriptor of an open tap queue, in place of --tap; once for each queue pair.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = number(3..=i32::MAX, "as descriptor number"),
-        conflicts_with = "tap", help_heading = "Host side")]
-    pub tap_fd: Vec<i32>,
-
-    /// Whether the tap stays when the daemon ends [default: as it was].
-    #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
-        require_equals = true, default_missing_value = "on", help_heading = "Host side")]
-    pub tap_persistent: Option<bool>,
+    /// The host's device.
+    #[command(flatten)]
+    pub uplink: UplinkOptions,
 
     /// Queue pairs, 1 to 32 [default: 1, or the number of --tap-fd].
     #[arg(long, value_name = "PAIRS", allow_negative_numbers = true, value_parser = number(1..=32usize, "queue pairs"),
@@ -125,6 +113,8 @@ pub enum Task {
     /// buffers. In the result, each packet stands at the time at which the guest would get it; a
     /// merged one has a partial checksum, and a comment that says what it was made of.
     Replay(ReplayOptions),
+    /// List the kinds of host devices, and what this host and user can have of each.
+    Uplinks,
 }
 
 /// Unit of the number of queues that the front-end is told.
@@ -136,34 +126,9 @@ pub enum QueueNum {
     Vrings,
 }
 
-pub(super) fn number<T>(
-    range: RangeInclusive<T>,
-    unit: &'static str,
-) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
-where
-    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
-{
-    move |text| {
-        let value = text.parse().ok();
-        value.filter(|value| range.contains(value)).ok_or_else(|| {
-            let (start, end) = (range.start(), range.end());
-            format!("expected {start} to {end} {unit}")
-        })
-    }
-}
-
-pub(super) fn switch() -> impl TypedValueParser<Value = bool> {
-    PossibleValuesParser::new(["on", "off", "true", "false"])
-        .map(|word| word == "on" || word == "true")
-}
-
 fn log_level() -> impl TypedValueParser<Value = LevelFilter> {
     PossibleValuesParser::new(["off", "error", "warn", "info", "debug", "trace"])
         .try_map(|word| word.parse::<LevelFilter>())
-}
-
-fn tap_name(text: &str) -> Result<String, crate::uplink::tap::TapError> {
-    check_name(text).map(|()| text.to_owned())
 }
 
 /// Source: unix(7), `sun_path`, less the terminating zero.

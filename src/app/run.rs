@@ -10,7 +10,7 @@ use log::{info, warn};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 
-use super::config::{Config, Endpoint, UplinkConfig};
+use super::config::{Config, Endpoint};
 use super::ending::end_within;
 use super::metrics;
 use super::options::QueueNum;
@@ -18,8 +18,7 @@ use super::signals::{Signal, Signals};
 use crate::backend::{self, EndpointError, LinkHandle, QueueNumUnit, Sessions, StopHandle};
 use crate::device::{self, Features};
 use crate::sys::take_inherited;
-use crate::uplink::Uplink;
-use crate::uplink::tap::{Tap, TapError};
+use crate::uplink::{OpenError, Uplink};
 use crate::worker::{DataThread, LinkReport, PairConfig, ThreadConfig};
 
 /// Receive buffers of each queue pair. Sixteen full budgets: what is held and what waits for the
@@ -34,7 +33,7 @@ const RING_SIZE_MAX: u16 = 1024;
 pub enum RunError {
     /// The host's device cannot be had.
     #[error("the uplink cannot be opened")]
-    Uplink(#[from] TapError),
+    Uplink(#[source] OpenError),
     /// A descriptor named on the command line is not there.
     #[error("descriptor {fd} was not inherited")]
     Inherited {
@@ -193,20 +192,11 @@ fn inherited(fd: RawFd) -> Result<OwnedFd, RunError> {
     take_inherited(fd).map_err(|source| RunError::Inherited { fd, source })
 }
 
+/// Opens the host's device.
 fn open_uplink(config: &Config) -> Result<Box<dyn Uplink>, RunError> {
-    let tap = match &config.uplink {
-        UplinkConfig::Tap { name, persistence } => {
-            Tap::open(name, config.queue_pairs, *persistence)?
-        }
-        UplinkConfig::TapFds(numbers) => {
-            let fds = numbers
-                .iter()
-                .map(|&fd| inherited(fd))
-                .collect::<Result<_, _>>()?;
-            Tap::from_fds(fds, config.queue_pairs)?
-        }
-    };
-    Ok(Box::new(tap))
+    let kind = config.uplink.chosen().ok().flatten();
+    let kind = kind.expect("a configuration is made with one");
+    kind.open(config.queue_pairs).map_err(RunError::Uplink)
 }
 
 #[cfg(test)]

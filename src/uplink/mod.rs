@@ -11,6 +11,7 @@
 //! Nothing here blocks, and no call makes more system calls than its budget.
 
 pub mod fault;
+pub mod kinds;
 pub mod null;
 pub mod pair;
 mod pool;
@@ -20,6 +21,7 @@ mod vnet_fd;
 use std::io;
 use std::os::fd::BorrowedFd;
 
+pub use kinds::{Kind, OpenError, UplinkOptions};
 pub use pool::{BUF_LEN, Frame, FramePool};
 
 use crate::sys::GuestSlice;

@@ -3,12 +3,47 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use clap::Args;
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::kinds::{Kind, Misuse, OpenError, Probe};
 use super::{
     FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame, Uplink, UplinkCaps,
     UplinkQueue, UplinkStats,
 };
+use crate::values::switch;
+
+/// The options of an uplink without a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub struct NullOptions {
+    /// Use no host device: frames from the guest go nowhere, and it gets none.
+    #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
+        require_equals = true, default_value = "off", default_missing_value = "on",
+        group = "uplink", help_heading = "Host side")]
+    pub null: bool,
+}
+
+impl Kind for NullOptions {
+    fn name(&self) -> &'static str {
+        "null"
+    }
+
+    fn words(&self) -> &'static [&'static str] {
+        &["null"]
+    }
+
+    fn is_chosen(&self) -> Result<bool, Misuse> {
+        Ok(self.null)
+    }
+
+    fn open(&self, pairs: usize) -> Result<Box<dyn Uplink>, OpenError> {
+        Ok(Box::new(Null::new(pairs)?))
+    }
+
+    fn probe(&self) -> Probe {
+        Ok("takes every frame and has none".to_owned())
+    }
+}
 
 /// A device whose frames go nowhere.
 #[derive(Debug)]

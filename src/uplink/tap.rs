@@ -6,6 +6,7 @@
 //! state of the interface are the operator's business.
 
 mod error;
+mod options;
 mod queue;
 
 use std::fs::OpenOptions;
@@ -17,6 +18,7 @@ use rustix::fs::OFlags;
 use rustix::io::{Errno, ioctl_fionbio};
 
 pub use error::{NameFault, TapError, check_name};
+pub use options::TapOptions;
 pub use queue::TapQueue;
 
 use self::queue::TUN_F_USO;

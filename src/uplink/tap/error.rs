@@ -62,6 +62,9 @@ pub enum TapError {
     /// The kernel keeps the header in the host's big-endian order.
     #[error("tap {name} refuses a little-endian virtio-net header")]
     ByteOrder { name: String },
+    /// A descriptor named on the command line is not there.
+    #[error("descriptor {fd} was not inherited")]
+    NotInherited { fd: i32, source: io::Error },
     /// A given descriptor belongs to something else.
     #[error("descriptor {fd} is no tap")]
     NotATap { fd: i32, source: io::Error },
