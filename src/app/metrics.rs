@@ -37,6 +37,9 @@ fn pair(stats: &PairStats) -> Value {
             "rx_truncated": stats.uplink.rx_truncated,
             "rx_errors": stats.uplink.rx_errors,
             "rx_discarded": stats.uplink.rx_discarded,
+            "tx_lost": stats.uplink.tx_lost,
+            "rx_out_of_step": stats.uplink.rx_out_of_step,
+            "connects": stats.uplink.connects,
         },
         "internal_errors": stats.internal_errors,
     })

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
@@ -121,8 +121,17 @@ fn start_threads(
     uplink: &mut dyn Uplink,
     link: &LinkHandle,
 ) -> io::Result<Vec<DataThread>> {
-    let link = link.clone();
-    let report: LinkReport = Arc::new(move |is_up| link.hold_down(!is_up));
+    // One bit for each pair whose link is down; there are at most 32 of them.
+    let down = Arc::new(Mutex::new(0_u32));
+    let report_of = |index: usize| -> LinkReport {
+        let (link, down) = (link.clone(), Arc::clone(&down));
+        let bit = 1 << index;
+        Arc::new(move |is_up| {
+            let mut down = down.lock().unwrap_or_else(PoisonError::into_inner);
+            *down = if is_up { *down & !bit } else { *down | bit };
+            link.hold_down(*down != 0);
+        })
+    };
     let pair = PairConfig {
         gro: config.gro,
         napi: config.napi,
@@ -134,7 +143,7 @@ fn start_threads(
             index,
             cpu: config.cpus.as_ref().and_then(|cpus| cpus.for_thread(index)),
             pair: pair.clone(),
-            link: Arc::clone(&report),
+            link: report_of(index),
         };
         DataThread::spawn(thread, queue)
     };

@@ -4,7 +4,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use super::{
-    FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame, UplinkQueue, UplinkStats,
+    Flushed, FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame, UplinkQueue,
+    UplinkStats,
 };
 
 /// What happens to one call.
@@ -63,6 +64,18 @@ impl<Q: UplinkQueue> UplinkQueue for FaultQueue<Q> {
         self.inner.fd()
     }
 
+    fn fd_generation(&self) -> u64 {
+        self.inner.fd_generation()
+    }
+
+    fn look_after(&mut self, failed: bool) -> Result<(), RecvError> {
+        self.inner.look_after(failed)
+    }
+
+    fn carrier(&self) -> Option<bool> {
+        self.inner.carrier()
+    }
+
     fn recv_batch(
         &mut self,
         pool: &FramePool,
@@ -86,6 +99,10 @@ impl<Q: UplinkQueue> UplinkQueue for FaultQueue<Q> {
             Verdict::Down => Err(SendError::Down),
             Verdict::Gone => Err(SendError::Gone(io::ErrorKind::NotConnected.into())),
         }
+    }
+
+    fn flush(&mut self) -> Result<Flushed, SendError> {
+        self.inner.flush()
     }
 
     fn set_offloads(&mut self, offloads: Offloads) -> io::Result<()> {

@@ -7,6 +7,8 @@
 //! frames wait and writable while frames are taken. When the device goes away at run time the
 //! descriptor reports `EPOLLERR` or `EPOLLHUP`, whatever was asked for, and from then on every
 //! call gives `Gone`; the owner must take the descriptor out of its set, or it is woken for ever.
+//! A queue that can recover goes on with another descriptor (`fd_generation`) in place of that,
+//! and is looked after while nobody reads (`look_after`).
 //!
 //! Nothing here blocks, and no call makes more system calls than its budget.
 
@@ -53,6 +55,8 @@ pub struct UplinkCaps {
     pub queues: usize,
     /// Offloads the host takes over on transmit; the rest is done in software or not offered.
     pub tx: Offloads,
+    /// Whether frames are collected until [`UplinkQueue::flush`].
+    pub batches: bool,
 }
 
 /// One received frame.
@@ -107,6 +111,15 @@ pub enum SendError {
     Gone(#[source] io::Error),
 }
 
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flushed {
+    /// Everything has left.
+    All,
+    /// The host has no room for the rest, and the descriptor will say when it has.
+    Partly,
+}
+
 /// Why receiving failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RecvError {
@@ -130,12 +143,46 @@ pub struct UplinkStats {
     pub rx_errors: u64,
     /// Frames that waited in a queue when it was taken out of its device's set.
     pub rx_discarded: u64,
+    /// Frames that `send` took and that were lost on this side of the host, with a connection.
+    pub tx_lost: u64,
+    /// Times the connection was given up because what came over it cannot be right.
+    pub rx_out_of_step: u64,
+    /// Times a connection was made, where there are connections.
+    pub connects: u64,
 }
 
 /// One queue of a host device, owned by one data thread.
 pub trait UplinkQueue: Send {
     /// Descriptor that is readable when frames wait and writable when frames are taken.
     fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Counts the descriptors that [`fd`](Self::fd) has given. A queue may change its descriptor
+    /// in any call; the new one is watched before the next wait. The owner watches a duplicate, so
+    /// the old one may be closed at once, but what it was open on lives on until then.
+    fn fd_generation(&self) -> u64 {
+        0
+    }
+
+    /// Called when the descriptor has reported something while nobody wants to read, which it may
+    /// do once for each event only. `failed` says that it was an error or a hang-up: a queue that
+    /// goes on has changed its descriptor afterwards, or it is called for ever.
+    ///
+    /// # Errors
+    /// As of [`recv_batch`](Self::recv_batch).
+    fn look_after(&mut self, failed: bool) -> Result<(), RecvError> {
+        if failed {
+            let removed = io::Error::new(io::ErrorKind::NotConnected, "the device was removed");
+            return Err(RecvError::Gone(removed));
+        }
+        Ok(())
+    }
+
+    /// Whether there is somebody at the other end, which the guest sees as the state of its link.
+    /// `None` if that is not known, or not to be seen. Only a queue that learns by itself when
+    /// the other end is back may say `false`: the guest is not heard of in the meantime.
+    fn carrier(&self) -> Option<bool> {
+        None
+    }
 
     /// Appends up to `budget` frames to `out`, each in a buffer of `pool`.
     ///
@@ -153,6 +200,15 @@ pub trait UplinkQueue: Send {
     /// # Errors
     /// The variant says whether the frame is to be kept ([`SendError::Full`]) or dropped.
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), SendError>;
+
+    /// Ends a batch: hands over what `send` took and kept.
+    ///
+    /// # Errors
+    /// [`SendError::Full`] if the descriptor cannot say when there is room: ask again after a
+    /// while. After any other error nothing is kept.
+    fn flush(&mut self) -> Result<Flushed, SendError> {
+        Ok(Flushed::All)
+    }
 
     /// Tells the host which offloads the guest accepts on receive.
     ///

@@ -78,6 +78,7 @@ impl Null {
                     ecn: true,
                     uso: true,
                 },
+                batches: false,
             },
             queues,
         })

@@ -69,6 +69,7 @@ impl Pair {
         let caps = UplinkCaps {
             queues: queues.len(),
             tx,
+            batches: false,
         };
         Ok((Self { queues, caps }, peers))
     }

@@ -133,6 +133,7 @@ impl Tap {
                     ecn: true,
                     uso: has_uso,
                 },
+                batches: false,
             },
             queues: fds
                 .into_iter()

@@ -29,6 +29,8 @@ pub(super) struct Host {
     /// What the queue was told last.
     is_active: bool,
     was_refused: bool,
+    /// What the guest was told last of the other end.
+    has_carrier: bool,
     report: LinkReport,
 }
 
@@ -39,6 +41,7 @@ impl Host {
             link: Link::Up,
             is_active: true,
             was_refused: false,
+            has_carrier: true,
             report,
         }
     }
@@ -60,6 +63,17 @@ impl Host {
                 "taken out of"
             };
             warn!("the queue cannot be {what} the uplink's set: {error}");
+        }
+    }
+
+    /// Reports whether the other end of the uplink came or went.
+    pub(super) fn note_carrier(&mut self) {
+        let Some(has_carrier) = self.queue.carrier() else {
+            return;
+        };
+        if has_carrier != self.has_carrier && self.link != Link::Gone {
+            self.has_carrier = has_carrier;
+            (self.report)(has_carrier);
         }
     }
 

@@ -25,7 +25,7 @@ use crate::gro::GroConfig;
 use crate::napi::{NapiConfig, Round};
 use crate::sys::{Batch, Interest, Ready};
 use crate::time::Instant;
-use crate::uplink::{Offloads, TxFrame, UplinkQueue};
+use crate::uplink::{Offloads, RecvError, TxFrame, UplinkQueue};
 use crate::wire::VnetHdr;
 
 /// How a queue pair works, the same for every guest that comes.
@@ -128,8 +128,14 @@ impl QueuePair {
 
     /// Sets what is to be reported of the uplink to what both directions can use.
     fn watch(&mut self) {
+        self.host.note_carrier();
+        let generation = self.host.queue.fd_generation();
+        if !self.waiter.knows_uplink(generation) {
+            // Nobody will say that the former one is writable.
+            self.transmit.writable();
+        }
         if self.host.link == Link::Gone {
-            self.waiter.forget_uplink(self.host.queue.fd());
+            self.waiter.forget_uplink();
             // Nobody will say so any more, and frames that waited for it are to be dropped.
             self.transmit.writable();
             return;
@@ -143,16 +149,23 @@ impl QueuePair {
             // until the host's queue is full is the price.
             (false, false) => Interest::ReadEdge,
         };
-        if let Err(error) = self.waiter.watch_uplink(self.host.queue.fd(), wish) {
+        let fd = self.host.queue.fd();
+        if let Err(error) = self.waiter.watch_uplink(fd, generation, wish) {
             self.host.set_link(Link::Gone, &error);
         }
     }
 
     fn uplink_ready(&mut self, ready: Ready) {
-        if ready.failed && !self.receive.wants_frames() {
-            // Nobody reads at the moment, so nobody would learn the reason from a read.
-            self.host.set_link(Link::Gone, &"the device was removed");
-            return;
+        if !self.receive.wants_frames() {
+            // Nobody reads at the moment, so nobody would learn from a read what it is.
+            match self.host.queue.look_after(ready.failed) {
+                Ok(()) | Err(RecvError::Failed(_)) => {}
+                Err(error @ RecvError::Down) => self.host.set_link(Link::Down, &error),
+                Err(error @ RecvError::Gone(_)) => {
+                    self.host.set_link(Link::Gone, &error);
+                    return;
+                }
+            }
         }
         if (ready.readable || ready.failed) && self.receive.wants_frames() {
             self.receive.readable();
@@ -276,7 +289,7 @@ impl QueuePair {
     }
 
     /// Sends a frame of our own, as it is.
-    pub(super) fn announce(&mut self, frame: &[u8]) {
+    pub(super) fn announce(&mut self, now: Instant, frame: &[u8]) {
         let frame = TxFrame {
             vnet: VnetHdr::default(),
             head: frame,
@@ -285,6 +298,7 @@ impl QueuePair {
         if let Err(error) = self.host.queue.send(&frame) {
             warn!("announcement not sent: {error}");
         }
+        self.transmit.flush(now, &mut self.host);
     }
 
     /// Stops the rings after an internal error, without touching them. The set-up stays, so that

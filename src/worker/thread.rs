@@ -24,7 +24,8 @@ use crate::sys::clock;
 use crate::time::Instant;
 use crate::uplink::UplinkQueue;
 
-/// Called with `false` when the uplink of a pair is gone for good.
+/// Called with `false` when the uplink of a pair is gone for good or has lost its other end, and
+/// with `true` when that is back.
 pub type LinkReport = Arc<dyn Fn(bool) + Send + Sync>;
 
 /// How to run a data thread.
@@ -175,7 +176,7 @@ fn answer(pair: &mut QueuePair, inbox: &Inbox, now: Instant) -> ControlFlow<()> 
                 // The asker may be gone; the set-up counts all the same.
                 let _ = reply.send(pair.apply(now, setup));
             }
-            Request::Announce(frame) => pair.announce(&frame),
+            Request::Announce(frame) => pair.announce(now, &frame),
             Request::Stats(reply) => {
                 let _ = reply.send(pair.stats());
             }

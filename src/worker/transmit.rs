@@ -12,7 +12,7 @@ use super::signal::Served;
 use super::stats::TransmitStats;
 use crate::device::{QueueFault, Tx, TxQueue};
 use crate::time::Instant;
-use crate::uplink::{SendError, TxFrame};
+use crate::uplink::{Flushed, SendError, TxFrame};
 
 /// Frames of one drain before others get their turn.
 ///
@@ -43,6 +43,8 @@ pub(super) struct Transmit {
     enabled: bool,
     /// Frames may be waiting in the ring.
     pending: bool,
+    /// The uplink has taken frames that have not left it.
+    unflushed: bool,
     room: Room,
     complaints: Complaints,
     stats: TransmitStats,
@@ -56,18 +58,22 @@ impl Transmit {
             Room::Awaited => false,
             Room::Doubted(until) => until <= now,
         };
-        has_room && self.pending && self.queue.is_some()
+        has_room && self.has_work()
     }
 
     /// Whether writability of the uplink is of interest.
     pub(super) fn wants_room(&self) -> bool {
-        self.room == Room::Awaited && self.queue.is_some()
+        self.room == Room::Awaited && (self.queue.is_some() || self.unflushed)
+    }
+
+    fn has_work(&self) -> bool {
+        self.unflushed || self.pending && self.queue.is_some()
     }
 
     /// When to try again although nothing happened.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.room {
-            Room::Doubted(until) if self.pending && self.queue.is_some() => Some(until),
+            Room::Doubted(until) if self.has_work() => Some(until),
             _ => None,
         }
     }
@@ -91,14 +97,17 @@ impl Transmit {
         };
     }
 
-    /// Takes up to a quota of frames from the ring and sends them.
+    /// Takes up to a quota of frames from the ring and sends them as one batch.
     pub(super) fn drain(&mut self, now: Instant, host: &mut Host) -> Served {
         let Some(mut queue) = self.queue.take() else {
+            self.flush(now, host);
             return Served::Quiet;
         };
         self.stats.drains += 1;
         self.left_at = Some(queue.position());
-        match self.send_quota(&mut queue, now, host) {
+        let sent = self.send_quota(&mut queue, now, host);
+        self.flush(now, host);
+        match sent {
             Ok(()) => {
                 let served = Served::from(queue.publish() && queue.needs_notification());
                 self.queue = Some(queue);
@@ -153,6 +162,29 @@ impl Transmit {
         Ok(())
     }
 
+    /// Ends a batch. What the uplink has no room for stays with it until it is writable.
+    pub(super) fn flush(&mut self, now: Instant, host: &mut Host) {
+        self.unflushed = false;
+        if host.link == Link::Gone {
+            return;
+        }
+        match host.queue.flush() {
+            Ok(Flushed::All) => {}
+            Ok(Flushed::Partly) => {
+                self.unflushed = true;
+                self.room = Room::Awaited;
+            }
+            Err(SendError::Full) => {
+                self.unflushed = true;
+                self.note_full(now);
+            }
+            // The uplink has counted what it took.
+            Err(SendError::Refused(_)) => {}
+            Err(SendError::Down) => host.set_link(Link::Down, &SendError::Down),
+            Err(error @ SendError::Gone(_)) => host.set_link(Link::Gone, &error),
+        }
+    }
+
     /// Sends one frame, or drops and counts it; `false` if it has to be kept.
     fn send(&mut self, frame: &TxFrame<'_>, host: &mut Host) -> bool {
         if host.link == Link::Gone {
@@ -185,7 +217,9 @@ impl Transmit {
 
     /// Lets go of the ring; says where it stood, also if it is out of service already.
     pub(super) fn take_position(&mut self) -> Option<u16> {
-        self.room = Room::Free;
+        if !self.unflushed {
+            self.room = Room::Free;
+        }
         self.pending = false;
         let left_at = self.left_at.take();
         let Some(queue) = self.queue.take() else {

@@ -1,7 +1,7 @@
 //! What a data thread waits for: named descriptors, masked and unmasked, and one deadline.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use crate::sys::{Batch, EpollSet, Interest};
@@ -48,7 +48,16 @@ impl Token {
 #[derive(Debug)]
 pub(super) struct Waiter {
     set: EpollSet,
-    uplink: Option<Interest>,
+    uplink: Option<Watched>,
+}
+
+/// The uplink's descriptor in the set.
+#[derive(Debug)]
+struct Watched {
+    /// A duplicate: its number is nobody else's as long as it is in the set.
+    fd: OwnedFd,
+    generation: u64,
+    interest: Interest,
 }
 
 impl Waiter {
@@ -76,21 +85,47 @@ impl Waiter {
         let _ = self.set.remove(fd);
     }
 
-    /// Says what is to be reported of the uplink. Errors are reported even when it is masked.
-    pub(super) fn watch_uplink(&mut self, fd: BorrowedFd<'_>, wish: Interest) -> io::Result<()> {
-        match self.uplink {
-            Some(current) if current == wish => return Ok(()),
-            Some(_) => self.set.modify(fd, Token::Uplink.value(), wish)?,
-            None => self.set.add(fd, Token::Uplink.value(), wish)?,
+    /// Says what is to be reported of the uplink, whose descriptor is another one whenever
+    /// `generation` is. Errors are reported even when it is masked.
+    pub(super) fn watch_uplink(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        generation: u64,
+        wish: Interest,
+    ) -> io::Result<()> {
+        let token = Token::Uplink.value();
+        match &mut self.uplink {
+            Some(watched) if watched.generation == generation => {
+                if watched.interest != wish {
+                    self.set.modify(watched.fd.as_fd(), token, wish)?;
+                    watched.interest = wish;
+                }
+            }
+            _ => {
+                self.forget_uplink();
+                let fd = fd.try_clone_to_owned()?;
+                self.set.add(fd.as_fd(), token, wish)?;
+                self.uplink = Some(Watched {
+                    fd,
+                    generation,
+                    interest: wish,
+                });
+            }
         }
-        self.uplink = Some(wish);
         Ok(())
     }
 
+    /// Whether the uplink is watched through the descriptor of this generation.
+    pub(super) fn knows_uplink(&self, generation: u64) -> bool {
+        self.uplink
+            .as_ref()
+            .is_some_and(|watched| watched.generation == generation)
+    }
+
     /// Stops watching the uplink altogether: it is gone.
-    pub(super) fn forget_uplink(&mut self, fd: BorrowedFd<'_>) {
-        if self.uplink.take().is_some() {
-            let _ = self.set.remove(fd);
+    pub(super) fn forget_uplink(&mut self) {
+        if let Some(watched) = self.uplink.take() {
+            let _ = self.set.remove(watched.fd.as_fd());
         }
     }
 

@@ -29,3 +29,4 @@ mod rings;
 mod stop;
 mod thread;
 mod uplink_faults;
+mod uplink_recovers;
