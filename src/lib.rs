@@ -53,6 +53,8 @@ pub mod device;
 #[cfg(feature = "daemon")]
 pub mod pcapng;
 #[cfg(feature = "daemon")]
+pub mod socket_file;
+#[cfg(feature = "daemon")]
 pub mod sys;
 #[cfg(feature = "daemon")]
 pub mod uplink;

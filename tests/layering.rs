@@ -15,12 +15,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("gso", &["time", "wire"]),
     ("napi", &["time", "wire"]),
     ("sys", &["time"]),
+    // A socket to listen at is made with the same care for front-ends and for peers.
+    ("socket_file", &[]),
     // What an option's value may be, whoever has the option.
     ("values", &[]),
     // Captures are written by what is replayed, and are to be by what is delivered.
     ("pcapng", &["time"]),
     // The frame pool lives here, because a later uplink brings frames in a ring of its own.
-    ("uplink", &["sys", "values", "wire"]),
+    ("uplink", &["socket_file", "sys", "values", "wire"]),
     // Guest memory is touched through `sys`; a packet that cannot fit is segmented (FILL-4).
     ("device", &["gro", "gso", "sys", "wire"]),
     (
@@ -29,7 +31,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "device", "gro", "gso", "napi", "sys", "time", "uplink", "wire",
         ],
     ),
-    ("backend", &["sys", "wire", "worker"]),
+    ("backend", &["socket_file", "sys", "wire", "worker"]),
     (
         "app",
         &[

@@ -1,9 +1,10 @@
 //! Where front-ends come from.
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use crate::socket_file::SocketFileError;
 
 /// How a connection to the front-end comes about.
 #[derive(Debug)]
@@ -29,34 +30,9 @@ pub enum Endpoint {
 /// Why an endpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
-    /// Another process accepts connections there.
-    #[error("{} is in use by another process", path.display())]
-    InUse {
-        /// The socket's file.
-        path: PathBuf,
-    },
-    /// There is a file of another kind.
-    #[error("{} exists and is not a socket", path.display())]
-    NotASocket {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The path does not fit into a socket address.
-    #[error("{} is too long for the path of a socket", path.display())]
-    TooLong {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The socket cannot be made, bound or given its permissions.
-    #[error("cannot {action} {}", path.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// The socket's file.
-        path: PathBuf,
-        /// Why it failed.
-        source: io::Error,
-    },
+    /// There is no socket to listen at.
+    #[error(transparent)]
+    File(#[from] SocketFileError),
     /// The descriptor is not a connected unix stream socket.
     #[error("the given descriptor is not a connected unix stream socket")]
     NotConnected,

@@ -18,7 +18,6 @@
 mod device;
 mod endpoint;
 mod framework;
-mod listener;
 mod names;
 mod pairs;
 mod relay;

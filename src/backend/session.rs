@@ -16,10 +16,10 @@ use rustix::net::{AddressFamily, SocketType, getpeername, sockopt};
 use super::device::Offer;
 use super::endpoint::{Endpoint, EndpointError};
 use super::framework::{Framework, FrameworkError};
-use super::listener::{SocketFile, connect_to};
 use super::pairs::Pairs;
 use super::relay::{End, Relay, Rules};
 use super::watch::{LinkHandle, StopHandle, Wake, Watch};
+use crate::socket_file::{SocketFile, connect_to};
 use crate::worker::PairControl;
 
 /// Time to wait before trying again what failed for want of resources.

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use vhost_user_gro::backend::{Endpoint, EndpointError, LinkHandle, Offer, Sessions, StopHandle};
+use vhost_user_gro::socket_file::SocketFileError;
 
 use crate::front_end::{FrontEnd, Req, memory};
 use crate::recorder::{PATIENCE, Recorder};
@@ -94,7 +95,10 @@ fn live_socket_is_not_taken_over() {
         controls(&pairs),
         LinkHandle::new().unwrap(),
     );
-    assert!(matches!(second, Err(EndpointError::InUse { .. })));
+    assert!(matches!(
+        second,
+        Err(EndpointError::File(SocketFileError::InUse { .. }))
+    ));
     assert_eq!(served.connect().ask_number(Req::GET_FEATURES), offered());
 }
 

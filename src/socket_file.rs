@@ -16,8 +16,6 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 
-use super::endpoint::EndpointError;
-
 /// Connections that may wait while one is served.
 const BACKLOG: i32 = 4;
 
@@ -28,9 +26,42 @@ const LOCK_ATTEMPTS: u32 = 20;
 /// Time between two such attempts.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
+/// Why there is no socket to listen at.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketFileError {
+    /// Another process accepts connections there.
+    #[error("{} is in use by another process", path.display())]
+    InUse {
+        /// The socket's file.
+        path: PathBuf,
+    },
+    /// There is a file of another kind.
+    #[error("{} exists and is not a socket", path.display())]
+    NotASocket {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The path does not fit into a socket address.
+    #[error("{} is too long for the path of a socket", path.display())]
+    TooLong {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The socket cannot be made, bound or given its permissions.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The socket's file.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
 /// A listening socket and its file.
 #[derive(Debug)]
-pub(super) struct SocketFile {
+pub(crate) struct SocketFile {
     listener: UnixListener,
     path: PathBuf,
     /// Device and inode, to know the file again.
@@ -43,10 +74,10 @@ impl SocketFile {
     ///
     /// # Errors
     /// Says what stands in the way.
-    pub(super) fn listen(path: &Path, mode: Option<u32>) -> Result<Self, EndpointError> {
+    pub(crate) fn listen(path: &Path, mode: Option<u32>) -> Result<Self, SocketFileError> {
         let io_error = |action| {
             let path = path.to_owned();
-            move |error: Errno| EndpointError::Io {
+            move |error: Errno| SocketFileError::Io {
                 action,
                 path,
                 source: error.into(),
@@ -75,7 +106,7 @@ impl SocketFile {
         // Nobody can connect before `listen`, so nobody does with the wrong permissions.
         if let Some(mode) = mode {
             fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|source| {
-                EndpointError::Io {
+                SocketFileError::Io {
                     action: "set the mode of",
                     path: path.to_owned(),
                     source,
@@ -87,7 +118,7 @@ impl SocketFile {
     }
 
     /// Takes a waiting connection; `WouldBlock` when there is none.
-    pub(super) fn accept(&self) -> io::Result<UnixStream> {
+    pub(crate) fn accept(&self) -> io::Result<UnixStream> {
         self.listener.accept().map(|(stream, _)| stream)
     }
 }
@@ -113,15 +144,15 @@ impl Drop for SocketFile {
 ///
 /// # Errors
 /// `WouldBlock` when its queue is full, `ConnectionRefused` when nobody listens.
-pub(super) fn connect_to(path: &Path) -> io::Result<UnixStream> {
+pub(crate) fn connect_to(path: &Path) -> io::Result<UnixStream> {
     let socket = unix_socket()?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket.into())
 }
 
-fn remove_if_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), EndpointError> {
+fn remove_if_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), SocketFileError> {
     let owned = || path.to_owned();
-    let io_error = |source| EndpointError::Io {
+    let io_error = |source| SocketFileError::Io {
         action: "replace",
         path: owned(),
         source,
@@ -132,18 +163,18 @@ fn remove_if_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), Endpoint
         Err(error) => return Err(io_error(error)),
     };
     if !meta.file_type().is_socket() {
-        return Err(EndpointError::NotASocket { path: owned() });
+        return Err(SocketFileError::NotASocket { path: owned() });
     }
     let probe = unix_socket().map_err(|error| io_error(error.into()))?;
     match connect(&probe, address) {
         // A full queue is somebody's, too.
-        Ok(()) | Err(Errno::AGAIN) => Err(EndpointError::InUse { path: owned() }),
+        Ok(()) | Err(Errno::AGAIN) => Err(SocketFileError::InUse { path: owned() }),
         Err(Errno::CONNREFUSED) => {
             info!("replacing {}, where nobody listens", path.display());
             fs::remove_file(path).map_err(io_error)
         }
         // A socket of another type has an owner that cannot be asked.
-        Err(Errno::PROTOTYPE) => Err(EndpointError::InUse { path: owned() }),
+        Err(Errno::PROTOTYPE) => Err(SocketFileError::InUse { path: owned() }),
         Err(error) => Err(io_error(error.into())),
     }
 }
@@ -164,12 +195,12 @@ fn lock_directory_of(path: &Path) -> Option<File> {
     None
 }
 
-fn address(path: &Path) -> Result<SocketAddrUnix, EndpointError> {
+fn address(path: &Path) -> Result<SocketAddrUnix, SocketFileError> {
     SocketAddrUnix::new(path).map_err(|error| match error {
-        Errno::NAMETOOLONG => EndpointError::TooLong {
+        Errno::NAMETOOLONG => SocketFileError::TooLong {
             path: path.to_owned(),
         },
-        error => EndpointError::Io {
+        error => SocketFileError::Io {
             action: "use",
             path: path.to_owned(),
             source: error.into(),
@@ -194,7 +225,7 @@ mod tests {
         let live = UnixListener::bind(&path).unwrap();
         assert!(matches!(
             SocketFile::listen(&path, None),
-            Err(EndpointError::InUse { .. })
+            Err(SocketFileError::InUse { .. })
         ));
         assert!(UnixStream::connect(&path).is_ok());
 
@@ -215,7 +246,7 @@ mod tests {
         }
         assert!(matches!(
             SocketFile::listen(&path, None),
-            Err(EndpointError::InUse { .. })
+            Err(SocketFileError::InUse { .. })
         ));
         drop(live);
     }
@@ -227,7 +258,7 @@ mod tests {
         fs::write(&path, "text").unwrap();
         assert!(matches!(
             SocketFile::listen(&path, None),
-            Err(EndpointError::NotASocket { .. })
+            Err(SocketFileError::NotASocket { .. })
         ));
         assert_eq!(fs::read(&path).unwrap(), b"text");
     }
@@ -269,12 +300,12 @@ mod tests {
         let long = PathBuf::from("/tmp").join("x".repeat(200));
         assert!(matches!(
             SocketFile::listen(&long, None),
-            Err(EndpointError::TooLong { .. })
+            Err(SocketFileError::TooLong { .. })
         ));
         let lost = Path::new("/nonexistent/net.sock");
         assert!(matches!(
             SocketFile::listen(lost, None),
-            Err(EndpointError::Io { .. })
+            Err(SocketFileError::Io { .. })
         ));
     }
 }
