@@ -14,7 +14,7 @@ use vhost_user_gro::uplink::UplinkOptions;
 use vhost_user_gro::uplink::tap::TapOptions;
 
 /// One for each kind of uplink; together they explain every key.
-const UPLINK_SAMPLES: [&str; 2] = ["tap.toml", "null.toml"];
+const UPLINK_SAMPLES: [&str; 3] = ["tap.toml", "stream.toml", "null.toml"];
 
 fn sample(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -67,6 +67,14 @@ fn throughput_toml_has_a_cpu_for_each_thread() {
         .collect();
     assert_eq!(taken.len(), config.queue_pairs);
     assert!(config.napi.gro_flush_timeout > NapiConfig::default().gro_flush_timeout);
+}
+
+#[test]
+fn stream_toml_connects_to_a_peer() {
+    let stream = load("stream.toml").uplink.stream;
+    let address = stream.stream.expect("it has an address");
+    assert!(!address.listens);
+    assert_eq!(stream.stream_link, None);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use super::Uplink;
 use super::null::NullOptions;
+use super::stream::StreamOptions;
 use super::tap::TapOptions;
 
 /// The list. To add a kind, add a line: the name of its field, and its options.
@@ -38,6 +39,7 @@ macro_rules! kinds {
 
 kinds! {
     tap: TapOptions,
+    stream: StreamOptions,
     null: NullOptions,
 }
 

@@ -17,6 +17,7 @@ pub mod kinds;
 pub mod null;
 pub mod pair;
 mod pool;
+pub mod stream;
 pub mod tap;
 mod vnet_fd;
 

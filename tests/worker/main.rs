@@ -27,6 +27,7 @@ mod packet;
 mod rig;
 mod rings;
 mod stop;
+mod stream;
 mod thread;
 mod uplink_faults;
 mod uplink_recovers;
