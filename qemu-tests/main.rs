@@ -31,6 +31,7 @@ mod reconnect;
 mod scene;
 mod segment;
 mod soak;
+mod stream;
 mod traffic;
 mod train;
 mod uso;
@@ -114,6 +115,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         lifecycle::CASES,
         reconnect::CASES,
         multiqueue::CASES,
+        stream::CASES,
     ];
     let backend = Backend::from_environment();
     // The tests live as long as the program.

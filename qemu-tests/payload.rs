@@ -112,6 +112,24 @@ pub(crate) fn tcp_out(vm: &Vm, sender: &Sender, family: Family, length: usize) -
     Ok(())
 }
 
+/// TCP from one guest to another.
+pub(crate) fn between(from: &Vm, to: &Vm, length: usize) -> Result<()> {
+    let port = 9000;
+    listen(
+        to,
+        port,
+        &format!("socat -u TCP4-LISTEN:{port},reuseaddr OPEN:/tmp/in,creat,trunc"),
+    )?;
+    let hash = from.run(&format!(
+        "head -c {length} /dev/urandom >/tmp/out && sha256sum </tmp/out && \
+         socat -u FILE:/tmp/out TCP4:{}:{port}",
+        to.ip4
+    ))?;
+    wait_until("the arrival of all bytes", LIMIT, || {
+        Ok(to.run("sha256sum </tmp/in")? == hash)
+    })
+}
+
 /// Size of a datagram: with headers just below an MTU of 1500.
 const DATAGRAM: usize = 1400;
 

@@ -99,7 +99,7 @@ run() {
     LD_LIBRARY_PATH=$(libraries "$tree") "$tree/$program" "$@"
 }
 
-unpack tools "$release" busybox-static cpio ethtool iperf3 iproute2 netperf socat tcpdump tcpreplay
+unpack tools "$release" busybox-static cpio ethtool iperf3 iproute2 netperf passt socat tcpdump tcpreplay
 unpack qemu/release "$release" qemu-system-x86
 if [ "$backports" != "$release" ]; then
     unpack qemu/newest "$backports" qemu-system-x86

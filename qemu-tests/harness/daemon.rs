@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::process::Process;
 use super::sandbox::RUN_DIR;
+use super::user::User;
 use super::wait::{wait_for, wait_until};
 
 /// How the daemon is started.
@@ -19,22 +20,31 @@ pub(crate) struct DaemonConfig {
     pub(crate) socket: PathBuf,
     /// Connects to the socket instead of listening on it.
     pub(crate) client: bool,
-    pub(crate) tap: String,
+    /// Words of the command line that ask for the uplink.
+    pub(crate) uplink: String,
     pub(crate) queue_pairs: u16,
     /// Further words of the command line, such as `--gro off`.
     pub(crate) options: String,
+    /// Who it runs as, if not whoever runs the tests.
+    pub(crate) user: Option<User>,
 }
 
 impl DaemonConfig {
     /// A daemon with everything at its default that listens on a socket of its own.
     pub(crate) fn new(tap: &str) -> Self {
+        Self::on(&format!("--tap {tap}"))
+    }
+
+    /// The same on any uplink.
+    pub(crate) fn on(uplink: &str) -> Self {
         let id = NEXT_DAEMON.fetch_add(1, Ordering::Relaxed);
         DaemonConfig {
             socket: Path::new(RUN_DIR).join(format!("daemon{id}.sock")),
             client: false,
-            tap: tap.to_owned(),
+            uplink: uplink.to_owned(),
             queue_pairs: 1,
             options: String::new(),
+            user: None,
         }
     }
 }
@@ -71,11 +81,14 @@ impl Daemon {
     /// Starts the daemon; one that listens is ready to be connected to.
     pub(crate) fn start(config: &DaemonConfig) -> Result<Self> {
         let id = NEXT_DAEMON.fetch_add(1, Ordering::Relaxed);
-        let mut command = Command::new(program()?);
+        let mut command = match &config.user {
+            Some(user) => user.command(user.program()?),
+            None => Command::new(program()?),
+        };
         command
             .arg("--socket-path")
             .arg(&config.socket)
-            .args(["--tap", &config.tap]);
+            .args(config.uplink.split_whitespace());
         if config.client {
             command.arg("--client");
         }

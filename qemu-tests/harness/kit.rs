@@ -76,7 +76,11 @@ pub(crate) fn set_up() -> Result<()> {
 impl Kit {
     /// Opens what [`set_up`] left, and finds out whether KVM can be used.
     pub(crate) fn open() -> Result<Self> {
-        let dir = target_dir()?.join("qemu");
+        Self::open_at(target_dir()?.join("qemu"))
+    }
+
+    /// The same, wherever it lies.
+    pub(crate) fn open_at(dir: PathBuf) -> Result<Self> {
         let qemus = ["newest", "release"]
             .into_iter()
             .map(|name| dir.join("qemu").join(name))
@@ -93,6 +97,10 @@ impl Kit {
         };
         kit.accel = kit.probe_kvm()?;
         Ok(kit)
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// The newest QEMU there is.

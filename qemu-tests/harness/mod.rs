@@ -31,6 +31,7 @@ pub(crate) mod netperf;
 pub(crate) mod process;
 pub(crate) mod qmp;
 pub(crate) mod sandbox;
+pub(crate) mod user;
 pub(crate) mod vm;
 pub(crate) mod wait;
 

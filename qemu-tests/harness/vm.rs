@@ -15,6 +15,7 @@ use super::kit::{Accel, Kit, Qemu};
 use super::process::{Process, Thread};
 use super::qmp::Qmp;
 use super::sandbox::RUN_DIR;
+use super::user::User;
 use super::wait::{now, wait_for};
 
 /// How long a command in the guest may take, unless said otherwise.
@@ -50,6 +51,8 @@ pub(crate) struct VmConfig {
     /// Instead of what the kit found to work.
     pub(crate) accel: Option<Accel>,
     pub(crate) boot_limit: Duration,
+    /// Who QEMU runs as, if not whoever runs the tests.
+    pub(crate) user: Option<User>,
 }
 
 impl VmConfig {
@@ -66,6 +69,7 @@ impl VmConfig {
             mtu: 1500,
             accel: None,
             boot_limit: Duration::from_secs(90),
+            user: None,
         }
     }
 }
@@ -97,6 +101,12 @@ impl Vm {
         let mac = format!("52:54:00:77:00:{:02x}", config.number);
         let accel = config.accel.unwrap_or(kit.accel);
         let mut command = qemu.command();
+        if let Some(user) = &config.user {
+            user.run(&mut command);
+            for path in [dir.clone(), dir.join("console"), dir.join("qmp")] {
+                user.own(&path)?;
+            }
+        }
         command_line::machine(&mut command, config, qemu, accel);
         command
             .arg("-kernel")
