@@ -16,12 +16,23 @@ const LINKTYPE_ETHERNET: u16 = 1;
 const END_OF_OPTIONS: u16 = 0;
 /// `opt_comment`.
 const COMMENT: u16 = 1;
+/// `epb_flags`; its two lowest bits are the direction.
+const FLAGS: u16 = 2;
 /// `if_tsresol`; its value is the negative power of ten.
 const TIME_RESOLUTION: u16 = 9;
 const NANOSECONDS: u8 = 9;
 
 /// Type and both lengths of a block.
 const BLOCK_FRAME_LEN: usize = 12;
+
+/// Where a packet went, as its interface sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// It was received.
+    Inbound = 1,
+    /// It was sent.
+    Outbound = 2,
+}
 
 /// A capture that is being written.
 #[derive(Debug)]
@@ -66,6 +77,20 @@ impl<W: Write> PcapngWriter<W> {
         slices: impl Iterator<Item = &'a [u8]> + Clone,
         comment: Option<&str>,
     ) -> io::Result<()> {
+        self.packet_of(time, slices, None, comment)
+    }
+
+    /// The same, of a packet whose direction is known.
+    ///
+    /// # Errors
+    /// As of [`packet`](Self::packet).
+    pub fn packet_of<'a>(
+        &mut self,
+        time: Instant,
+        slices: impl Iterator<Item = &'a [u8]> + Clone,
+        direction: Option<Direction>,
+        comment: Option<&str>,
+    ) -> io::Result<()> {
         let len = length(slices.clone().map(<[u8]>::len).sum())?;
         let interface: u32 = 0;
         // The time comes as two words, each in the byte order of the file, the high one first.
@@ -75,11 +100,24 @@ impl<W: Write> PcapngWriter<W> {
         }
         slices.for_each(|slice| self.put(slice));
         self.pad();
+        if let Some(direction) = direction {
+            self.option(FLAGS, &(direction as u32).to_le_bytes())?;
+        }
         if let Some(comment) = comment {
             self.option(COMMENT, comment.as_bytes())?;
+        }
+        if direction.is_some() || comment.is_some() {
             self.option(END_OF_OPTIONS, &[])?;
         }
         self.end_block(ENHANCED_PACKET)
+    }
+
+    /// Writes out what is still buffered.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 
     /// Writes out what is still buffered and gives the output back.

@@ -19,7 +19,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("socket_file", &[]),
     // What an option's value may be, whoever has the option.
     ("values", &[]),
-    // Captures are written by what is replayed, and are to be by what is delivered.
+    // Captures are written by what is replayed and by what is delivered.
     ("pcapng", &["time"]),
     // The frame pool lives here, because a later uplink brings frames in a ring of its own.
     ("uplink", &["socket_file", "sys", "values", "wire"]),
@@ -28,7 +28,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "worker",
         &[
-            "device", "gro", "gso", "napi", "sys", "time", "uplink", "wire",
+            "device", "gro", "gso", "napi", "pcapng", "sys", "time", "uplink", "wire",
         ],
     ),
     ("backend", &["socket_file", "sys", "wire", "worker"]),

@@ -31,6 +31,8 @@ pub struct Config {
     pub queue_pairs: usize,
     /// MTU that the guest is told, in bytes.
     pub mtu: Option<u16>,
+    /// Where what passes is written, if anywhere.
+    pub pcap: Option<PathBuf>,
     /// What is merged.
     pub gro: GroConfig,
     /// When is polled and flushed.
@@ -185,6 +187,7 @@ impl Config {
             one_off: options.one_off,
             queue_pairs: queue_pairs(&options, uplink)?,
             mtu: options.mtu,
+            pcap: options.pcap,
             gro: options.tunables.gro(),
             napi: options.tunables.napi()?,
             log_level: options.log_level,

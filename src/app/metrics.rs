@@ -41,6 +41,7 @@ fn pair(stats: &PairStats) -> Value {
             "rx_out_of_step": stats.uplink.rx_out_of_step,
             "connects": stats.uplink.connects,
         },
+        "trace": { "packets": stats.trace.packets, "lost": stats.trace.lost },
         "internal_errors": stats.internal_errors,
     })
 }

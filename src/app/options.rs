@@ -88,6 +88,10 @@ pub struct Options {
         help_heading = "Host side")]
     pub mtu: Option<u16>,
 
+    /// Write what passes, as the guest gets and sends it, to this file as pcapng.
+    #[arg(long, value_name = "FILE", help_heading = "Host side")]
+    pub pcap: Option<PathBuf>,
+
     /// Merging and polling.
     #[command(flatten)]
     pub tunables: Tunables,

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::backend::{self, EndpointError, LinkHandle, QueueNumUnit, Sessions, St
 use crate::device::{self, Features};
 use crate::sys::take_inherited;
 use crate::uplink::{OpenError, Uplink};
-use crate::worker::{DataThread, LinkReport, PairConfig, ThreadConfig};
+use crate::worker::{DataThread, LinkReport, PairConfig, ThreadConfig, Trace, Tracer};
 
 /// Receive buffers of each queue pair. Sixteen full budgets: what is held and what waits for the
 /// guest together; when they run out, the oldest packet is flushed (rule ENG-7).
@@ -40,6 +41,14 @@ pub enum RunError {
         /// Its number.
         fd: RawFd,
         /// What is wrong with it.
+        source: io::Error,
+    },
+    /// Nothing can be traced.
+    #[error("{} cannot be written", path.display())]
+    Pcap {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
         source: io::Error,
     },
     /// The front-end cannot be reached.
@@ -64,7 +73,8 @@ pub fn run(config: Config, mut signals: Signals) -> Result<(), RunError> {
     info!("{} is open with {} queues", uplink.name(), caps.queues);
 
     let link = LinkHandle::new()?;
-    let threads = start_threads(&config, uplink.as_mut(), &link)?;
+    let (trace, tracers) = begin_trace(&config, caps.queues)?;
+    let threads = start_threads(&config, uplink.as_mut(), &link, tracers)?;
     let controls = threads.iter().map(DataThread::control).collect();
     let mut sessions = Sessions::new(
         endpoint(&config.endpoint)?,
@@ -87,6 +97,10 @@ pub fn run(config: Config, mut signals: Signals) -> Result<(), RunError> {
     stop.stop();
     if serving.join().is_err() {
         warn!("the sessions ended with an internal error");
+    }
+    drop(threads);
+    if let Some(trace) = trace {
+        trace.finish();
     }
     info!("end");
     Ok(())
@@ -116,11 +130,27 @@ fn wait(signals: &mut Signals, stop: &StopHandle, threads: &[DataThread]) -> io:
     }
 }
 
+/// Opens the trace, if one was asked for.
+fn begin_trace(config: &Config, pairs: usize) -> Result<(Option<Trace>, Vec<Tracer>), RunError> {
+    let Some(path) = &config.pcap else {
+        return Ok((None, Vec::new()));
+    };
+    match Trace::create(path, pairs) {
+        Ok((trace, tracers)) => Ok((Some(trace), tracers)),
+        Err(source) => Err(RunError::Pcap {
+            path: path.clone(),
+            source,
+        }),
+    }
+}
+
 fn start_threads(
     config: &Config,
     uplink: &mut dyn Uplink,
     link: &LinkHandle,
+    tracers: Vec<Tracer>,
 ) -> io::Result<Vec<DataThread>> {
+    let mut tracers = tracers.into_iter();
     // One bit for each pair whose link is down; there are at most 32 of them.
     let down = Arc::new(Mutex::new(0_u32));
     let report_of = |index: usize| -> LinkReport {
@@ -145,7 +175,7 @@ fn start_threads(
             pair: pair.clone(),
             link: report_of(index),
         };
-        DataThread::spawn(thread, queue)
+        DataThread::spawn_traced(thread, queue, tracers.next())
     };
     uplink
         .take_queues()

@@ -2,11 +2,16 @@
 //! whole (rule FILL-4).
 
 use super::stats::ReceiveStats;
+use super::trace::Tracer;
 use crate::device::{Fill, QueueFault, RxQueue};
 use crate::gro::{GroEngine, GroPacket};
 use crate::gso::Segments;
+use crate::time::Instant;
 use crate::uplink::{BUF_LEN, Frame};
 use crate::wire::VnetHdr;
+
+/// Who sees what the guest gets, and what time it is.
+pub(super) type View<'a> = Option<(Instant, &'a Tracer)>;
 
 /// How far the packet at the head of the list has got, and where its segments are written.
 pub(super) struct Delivery {
@@ -62,6 +67,7 @@ impl Delivery {
         queue: &mut RxQueue,
         engine: &mut GroEngine<Frame>,
         stats: &mut ReceiveStats,
+        view: View<'_>,
     ) -> Result<bool, QueueFault> {
         while let Some(packet) = engine.front() {
             let filled = if self.done > 0 || packet.needs_segmentation() {
@@ -72,14 +78,19 @@ impl Delivery {
             let delivered = match filled {
                 Fill::Filled { .. } => {
                     stats.frames += u64::from(packet.segs());
+                    if let Some((now, tracer)) = view {
+                        tracer.received(now, &packet.vnet, packet.segs(), packet.slices());
+                    }
                     if packet.frame_len() >= self.cut_from {
                         self.cut_from = usize::MAX;
                     }
                     true
                 }
-                Fill::NoBuffers if self.is_cut(packet) => self.segments(queue, packet, stats)?,
+                Fill::NoBuffers if self.is_cut(packet) => {
+                    self.segments(queue, packet, stats, view)?
+                }
                 Fill::NoBuffers => false,
-                Fill::TooBig => self.segments(queue, packet, stats)?,
+                Fill::TooBig => self.segments(queue, packet, stats, view)?,
             };
             if !delivered {
                 return Ok(false);
@@ -101,6 +112,7 @@ impl Delivery {
         queue: &mut RxQueue,
         packet: &GroPacket<Frame>,
         stats: &mut ReceiveStats,
+        view: View<'_>,
     ) -> Result<bool, QueueFault> {
         let Ok(segments) = Segments::new(packet.slices(), &packet.vnet) else {
             // Not a packet that can be cut: a plain frame above what the guest's buffers hold.
@@ -115,7 +127,12 @@ impl Delivery {
             };
             let bytes = self.scratch.get(..len).unwrap_or_default();
             match queue.fill_from(VnetHdr::default(), len, [bytes])? {
-                Fill::Filled { .. } => stats.frames += 1,
+                Fill::Filled { .. } => {
+                    stats.frames += 1;
+                    if let Some((now, tracer)) = view {
+                        tracer.received(now, &VnetHdr::PLAIN, 1, std::iter::once(bytes));
+                    }
+                }
                 Fill::NoBuffers => return Ok(false),
                 Fill::TooBig => stats.dropped_too_big += 1,
             }

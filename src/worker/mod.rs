@@ -13,6 +13,7 @@
 //! - `mtu`: what is too long for the guest;
 //! - `transmit`: ring, checks, uplink;
 //! - `host`: the uplink queue and its link, `ring`: how a ring starts, `signal`: what is said of it;
+//! - `trace`: what passes, as a capture;
 //! - `stats`: what is counted, `complaint`: how often it is warned.
 
 mod complaint;
@@ -27,6 +28,7 @@ mod ring;
 mod signal;
 mod stats;
 mod thread;
+mod trace;
 mod transmit;
 mod waiter;
 
@@ -34,3 +36,4 @@ pub use handle::{PairControl, PairSetup, Positions, RingSetup};
 pub use pair::{PairConfig, QueuePair};
 pub use stats::{PairStats, ReceiveStats, TransmitStats};
 pub use thread::{DataThread, LinkReport, ThreadConfig};
+pub use trace::{Trace, TraceStats, Tracer};

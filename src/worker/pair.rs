@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::rc::Rc;
 use std::time::Duration;
 
 use log::{debug, warn};
@@ -18,6 +19,7 @@ use super::ring::{Start, offloads};
 use super::signal::{Served, act, report_broken, signal_replaced};
 use super::stats::PairStats;
 use super::thread::LinkReport;
+use super::trace::Tracer;
 use super::transmit::Transmit;
 use super::waiter::{Token, Waiter};
 use crate::device::{Features, RingFault, RxQueue, SplitRing, TxQueue};
@@ -49,6 +51,7 @@ pub struct QueuePair {
     transmit: Transmit,
     setup: PairSetup,
     complaints: Complaints,
+    tracer: Option<Rc<Tracer>>,
     internal_errors: u64,
 }
 
@@ -81,8 +84,17 @@ impl QueuePair {
             transmit: Transmit::default(),
             setup: PairSetup::default(),
             complaints: Complaints::default(),
+            tracer: None,
             internal_errors: 0,
         }
+    }
+
+    /// Shows everything that passes from now on to `tracer`.
+    pub fn set_tracer(&mut self, tracer: Tracer) {
+        let tracer = Rc::new(tracer);
+        self.receive.set_tracer(Rc::clone(&tracer));
+        self.transmit.set_tracer(Rc::clone(&tracer));
+        self.tracer = Some(tracer);
     }
 
     /// Serves what is ready at `now` and what is due then, without waiting. Returns when there is
@@ -326,6 +338,11 @@ impl QueuePair {
             receive: self.receive.stats(),
             transmit: self.transmit.stats(),
             uplink: self.host.queue.stats(),
+            trace: self
+                .tracer
+                .as_ref()
+                .map(|tracer| tracer.stats())
+                .unwrap_or_default(),
             internal_errors: self.internal_errors,
         }
     }

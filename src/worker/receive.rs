@@ -7,6 +7,7 @@
 //! nothing is read while it is blocked.
 
 use core::time::Duration;
+use std::rc::Rc;
 
 use super::complaint::Complaints;
 use super::deliver::Delivery;
@@ -15,6 +16,7 @@ use super::mtu::MtuLimit;
 use super::pair::PairConfig;
 use super::signal::Served;
 use super::stats::ReceiveStats;
+use super::trace::Tracer;
 use crate::device::{Features, QueueFault, RxQueue};
 use crate::gro::{FlushReason, GroEngine};
 use crate::napi::{FlushPlan, Napi, NapiConfig, NapiState, Poll};
@@ -48,6 +50,7 @@ pub(super) struct Receive {
     mtu: Option<u16>,
     mtu_limit: MtuLimit,
     delivery: Delivery,
+    tracer: Option<Rc<Tracer>>,
     /// Something was published since the last decision about an interrupt.
     published: bool,
     /// The ring broke and was taken out of service.
@@ -73,11 +76,16 @@ impl Receive {
             mtu: config.mtu,
             mtu_limit: MtuLimit::default(),
             delivery: Delivery::default(),
+            tracer: None,
             published: false,
             fault: None,
             complaints: Complaints::default(),
             stats: ReceiveStats::default(),
         }
+    }
+
+    pub(super) fn set_tracer(&mut self, tracer: Rc<Tracer>) {
+        self.tracer = Some(tracer);
     }
 
     /// Whether the ring can be filled.
@@ -272,9 +280,10 @@ impl Receive {
     /// Fills and publishes until the list is empty or the guest has promised a kick.
     fn fill(&mut self, now: Instant, queue: &mut RxQueue) -> Result<(), QueueFault> {
         for _ in 0..FILLS {
+            let view = self.tracer.as_deref().map(|tracer| (now, tracer));
             let is_done = self
                 .delivery
-                .run(queue, &mut self.engine, &mut self.stats)?;
+                .run(queue, &mut self.engine, &mut self.stats, view)?;
             self.published |= queue.publish();
             if is_done {
                 return Ok(());

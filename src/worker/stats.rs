@@ -1,5 +1,6 @@
 //! Counters of a queue pair: plain numbers that its thread owns and copies out on request.
 
+use super::trace::TraceStats;
 use crate::device::{RxQueueStats, TxQueueStats};
 use crate::gro::GroStats;
 use crate::uplink::UplinkStats;
@@ -13,6 +14,8 @@ pub struct PairStats {
     pub transmit: TransmitStats,
     /// The host device.
     pub uplink: UplinkStats,
+    /// The trace, if there is one.
+    pub trace: TraceStats,
     /// Defects of ours that stopped the pair.
     pub internal_errors: u64,
 }

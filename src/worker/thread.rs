@@ -19,6 +19,7 @@ use super::handle::{PairControl, PairSetup, Positions};
 use super::mailbox::{Inbox, Request, Sending, mailbox};
 use super::pair::{PairConfig, QueuePair};
 use super::stats::PairStats;
+use super::trace::Tracer;
 use super::waiter::{Token, Waiter};
 use crate::sys::clock;
 use crate::time::Instant;
@@ -54,12 +55,24 @@ impl DataThread {
     /// # Errors
     /// No thread or descriptor can be had.
     pub fn spawn(config: ThreadConfig, queue: Box<dyn UplinkQueue>) -> io::Result<Self> {
+        Self::spawn_traced(config, queue, None)
+    }
+
+    /// The same, with everything that passes shown to `tracer`.
+    ///
+    /// # Errors
+    /// As of [`spawn`](Self::spawn).
+    pub fn spawn_traced(
+        config: ThreadConfig,
+        queue: Box<dyn UplinkQueue>,
+        tracer: Option<Tracer>,
+    ) -> io::Result<Self> {
         let (sending, inbox) = mailbox()?;
         let waiter = Waiter::new()?;
         waiter.add_inbox(inbox.fd())?;
         let thread = Builder::new()
             .name(format!("queue-pair-{}", config.index))
-            .spawn(move || serve(&config, queue, waiter, &inbox))?;
+            .spawn(move || serve(&config, (queue, tracer), waiter, &inbox))?;
         Ok(Self {
             sending,
             thread: Some(thread),
@@ -114,9 +127,17 @@ impl PairControl for Control {
 }
 
 /// Runs until it is told to exit, whatever happens on the way.
-fn serve(config: &ThreadConfig, queue: Box<dyn UplinkQueue>, waiter: Waiter, inbox: &Inbox) {
+fn serve(
+    config: &ThreadConfig,
+    (queue, tracer): (Box<dyn UplinkQueue>, Option<Tracer>),
+    waiter: Waiter,
+    inbox: &Inbox,
+) {
     place(config);
     let mut pair = QueuePair::with_waiter(&config.pair, queue, Arc::clone(&config.link), waiter);
+    if let Some(tracer) = tracer {
+        pair.set_tracer(tracer);
+    }
     while catch_unwind(AssertUnwindSafe(|| run(&mut pair, inbox))).is_err() {
         // A defect of ours. The guest loses this pair until its next start; nobody else notices.
         error!(

@@ -6,10 +6,13 @@
 //! descriptors not returned, and nothing overtakes it. The drain goes on when the uplink is
 //! writable, or after a short time when that proved to say nothing.
 
+use std::rc::Rc;
+
 use super::complaint::Complaints;
 use super::host::{Host, Link, RETRY};
 use super::signal::Served;
 use super::stats::TransmitStats;
+use super::trace::Tracer;
 use crate::device::{QueueFault, Tx, TxQueue};
 use crate::time::Instant;
 use crate::uplink::{Flushed, SendError, TxFrame};
@@ -47,10 +50,15 @@ pub(super) struct Transmit {
     unflushed: bool,
     room: Room,
     complaints: Complaints,
+    tracer: Option<Rc<Tracer>>,
     stats: TransmitStats,
 }
 
 impl Transmit {
+    pub(super) fn set_tracer(&mut self, tracer: Rc<Tracer>) {
+        self.tracer = Some(tracer);
+    }
+
     /// Whether [`drain`](Self::drain) has something to do.
     pub(super) fn is_pending(&self, now: Instant) -> bool {
         let has_room = match self.room {
@@ -146,7 +154,7 @@ impl Transmit {
                         head: frame.head,
                         rest: frame.rest(),
                     };
-                    if !self.send(&frame, host) {
+                    if !self.send(&frame, now, host) {
                         self.note_full(now);
                         return Ok(());
                     }
@@ -186,7 +194,7 @@ impl Transmit {
     }
 
     /// Sends one frame, or drops and counts it; `false` if it has to be kept.
-    fn send(&mut self, frame: &TxFrame<'_>, host: &mut Host) -> bool {
+    fn send(&mut self, frame: &TxFrame<'_>, now: Instant, host: &mut Host) -> bool {
         if host.link == Link::Gone {
             self.stats.dropped_down += 1;
             return true;
@@ -194,6 +202,9 @@ impl Transmit {
         match host.queue.send(frame) {
             Ok(()) => {
                 self.stats.frames += 1;
+                if let Some(tracer) = &self.tracer {
+                    tracer.sent(now, &frame.vnet, frame.head, frame.rest);
+                }
                 host.set_link(Link::Up, &"");
             }
             Err(SendError::Full) => return false,
