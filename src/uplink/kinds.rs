@@ -10,6 +10,8 @@ use clap::Args;
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::Uplink;
+use super::generator::GeneratorOptions;
+use super::loopback::LoopbackOptions;
 use super::null::NullOptions;
 use super::stream::StreamOptions;
 use super::tap::TapOptions;
@@ -41,6 +43,8 @@ kinds! {
     tap: TapOptions,
     stream: StreamOptions,
     null: NullOptions,
+    loopback: LoopbackOptions,
+    generator: GeneratorOptions,
 }
 
 /// Why an uplink cannot be opened, in the words of its kind.

@@ -13,7 +13,9 @@
 //! Nothing here blocks, and no call makes more system calls than its budget.
 
 pub mod fault;
+pub mod generator;
 pub mod kinds;
+pub mod loopback;
 pub mod null;
 pub mod pair;
 mod pool;

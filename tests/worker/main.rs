@@ -29,5 +29,6 @@ mod rings;
 mod stop;
 mod stream;
 mod thread;
+mod trace;
 mod uplink_faults;
 mod uplink_recovers;

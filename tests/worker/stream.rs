@@ -175,3 +175,39 @@ fn a_peer_that_does_not_read_costs_no_time_and_no_frame() {
     peer.set_nonblocking(true).unwrap();
     assert!(peer.read(&mut [0]).is_err(), "and nothing twice");
 }
+
+#[test]
+fn both_ways_allocate_nothing() {
+    let mut set = Set::new();
+    let mut peer = set.accept();
+    set.until(|rig| rig.pair.stats().uplink.connects == 1);
+    let mut stream = Vec::new();
+    for nth in 0..40 {
+        let frame = plain(nth).bytes;
+        stream.extend(u32::try_from(frame.len()).unwrap().to_be_bytes());
+        stream.extend(frame);
+    }
+    let rig = &mut set.rig;
+    let mut total = 0;
+    for round in 0..30 {
+        peer.write_all(&stream).unwrap();
+        for _ in 0..40 {
+            rig.tx.post_tx(&[2; 1000]);
+        }
+        rig.tx.kick();
+        let measured = allocation_counter::measure(|| {
+            rig.rest(at_us(round * 1000));
+        });
+        // Every list has its size after a few.
+        if round > 4 {
+            total += measured.count_total;
+        }
+        let (packets, chains) = rig.rx.collect();
+        assert!(!packets.is_empty());
+        rig.rx.give_back(&chains);
+        rig.rx.kick();
+        assert_eq!(rig.tx.driver.collect_all().len(), 40);
+        peer.read_exact(&mut vec![0; 40 * 1004]).unwrap();
+    }
+    assert_eq!(total, 0);
+}
