@@ -233,9 +233,9 @@ fn inherited(fd: RawFd) -> Result<OwnedFd, RunError> {
 
 /// Opens the host's device.
 fn open_uplink(config: &Config) -> Result<Box<dyn Uplink>, RunError> {
-    let kind = config.uplink.chosen().ok().flatten();
-    let kind = kind.expect("a configuration is made with one");
-    kind.open(config.queue_pairs).map_err(RunError::Uplink)
+    let opened = config.uplink.open(config.queue_pairs);
+    let opened = opened.expect("a configuration is made with an uplink");
+    opened.map_err(RunError::Uplink)
 }
 
 #[cfg(test)]

@@ -1,12 +1,79 @@
-//! A test uplink around another one that makes sending and receiving fail by a pattern.
+//! An uplink around another one that makes sending and receiving fail by a pattern, for tests.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use clap::Args;
+
 use super::{
-    Flushed, FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame, UplinkQueue,
-    UplinkStats,
+    Flushed, FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame, Uplink,
+    UplinkCaps, UplinkQueue, UplinkStats,
 };
+use crate::values::number;
+
+/// The options of faults, which can be had with an uplink of any kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub struct FaultOptions {
+    /// Let about one call in this many fail: the uplink is full, refuses, or is down.
+    #[arg(long, value_name = "CALLS", allow_negative_numbers = true,
+        value_parser = number(1..=1_000_000_000u64, "calls"), hide = true)]
+    pub fault_one_in: Option<u64>,
+
+    /// Which ones; the same for the same number [default: 0].
+    #[arg(long, value_name = "NUMBER", requires = "fault_one_in", hide = true)]
+    pub fault_seed: Option<u64>,
+}
+
+impl FaultOptions {
+    /// Puts the faults that were asked for around `uplink`.
+    #[must_use]
+    pub fn around(&self, uplink: Box<dyn Uplink>) -> Box<dyn Uplink> {
+        match self.fault_one_in {
+            None => uplink,
+            Some(one_in) => Box::new(Faulty {
+                inner: uplink,
+                seed: self.fault_seed.unwrap_or(0),
+                one_in,
+            }),
+        }
+    }
+}
+
+/// A device whose queues fail now and then, each in its own way.
+struct Faulty {
+    inner: Box<dyn Uplink>,
+    seed: u64,
+    one_in: u64,
+}
+
+impl Uplink for Faulty {
+    fn name(&self) -> String {
+        format!("{}, faulty", self.inner.name())
+    }
+
+    fn caps(&self) -> UplinkCaps {
+        self.inner.caps()
+    }
+
+    fn take_queues(&mut self) -> Vec<Box<dyn UplinkQueue>> {
+        let pattern = |seed| Pattern::Seeded {
+            seed,
+            one_in: self.one_in,
+            faults: vec![Verdict::Full, Verdict::Refuse, Verdict::Down],
+        };
+        let mut seed = self.seed;
+        let mut wrap = |queue| -> Box<dyn UplinkQueue> {
+            let send = pattern(next_random(&mut seed));
+            let recv = pattern(next_random(&mut seed));
+            Box::new(FaultQueue::around(queue, send, recv))
+        };
+        self.inner
+            .take_queues()
+            .into_iter()
+            .map(&mut wrap)
+            .collect()
+    }
+}
 
 /// What happens to one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,16 +108,21 @@ pub enum Pattern {
 }
 
 /// A queue whose calls fail by a pattern before they reach the queue behind.
-#[derive(Debug)]
-pub struct FaultQueue<Q> {
-    inner: Q,
+pub struct FaultQueue {
+    inner: Box<dyn UplinkQueue>,
     send: Sequence,
     recv: Sequence,
 }
 
-impl<Q: UplinkQueue> FaultQueue<Q> {
+impl FaultQueue {
     /// Wraps `inner` with one pattern for sends and one for receive batches.
-    pub const fn new(inner: Q, send: Pattern, recv: Pattern) -> Self {
+    pub fn new(inner: impl UplinkQueue + 'static, send: Pattern, recv: Pattern) -> Self {
+        Self::around(Box::new(inner), send, recv)
+    }
+
+    /// The same around a queue of a kind that is not known.
+    #[must_use]
+    pub const fn around(inner: Box<dyn UplinkQueue>, send: Pattern, recv: Pattern) -> Self {
         Self {
             inner,
             send: Sequence::new(send),
@@ -59,7 +131,7 @@ impl<Q: UplinkQueue> FaultQueue<Q> {
     }
 }
 
-impl<Q: UplinkQueue> UplinkQueue for FaultQueue<Q> {
+impl UplinkQueue for FaultQueue {
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
     }

@@ -10,6 +10,7 @@ use clap::Args;
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::Uplink;
+use super::fault::FaultOptions;
 use super::generator::GeneratorOptions;
 use super::loopback::LoopbackOptions;
 use super::null::NullOptions;
@@ -27,6 +28,9 @@ macro_rules! kinds {
                 #[command(flatten)]
                 pub $name: $options,
             )+
+            /// Faults of whatever it is.
+            #[command(flatten)]
+            pub fault: FaultOptions,
         }
 
         impl UplinkOptions {
@@ -110,6 +114,16 @@ impl UplinkOptions {
             }
         }
         Ok(chosen)
+    }
+
+    /// Opens the uplink that was asked for, with a queue for each of `pairs` queue pairs; `None` if
+    /// there is none.
+    ///
+    /// # Errors
+    /// See [`Kind::open`].
+    pub fn open(&self, pairs: usize) -> Option<Result<Box<dyn Uplink>, OpenError>> {
+        let kind = self.chosen().ok().flatten()?;
+        Some(kind.open(pairs).map(|uplink| self.fault.around(uplink)))
     }
 
     /// The options that ask for an uplink, each as it stands in the file.

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use vhost_user_gro::time::Instant;
+use vhost_user_gro::uplink::UplinkOptions;
 use vhost_user_gro::uplink::fault::Verdict::{Down, Full, Gone, Pass, Refuse};
-use vhost_user_gro::uplink::fault::{FaultQueue, Pattern, Verdict};
+use vhost_user_gro::uplink::fault::{FaultOptions, FaultQueue, Pattern, Verdict};
+use vhost_user_gro::uplink::loopback::LoopbackOptions;
 
 use crate::packet::{A, ACK, B, PSH, tcp4};
 use crate::rig::{BUFFER, Rig, at_us, config, numbered, numbers};
@@ -247,4 +249,29 @@ fn f40_an_interface_that_comes_back_delivers_what_it_has() {
     rig.inject(&tcp4(A, B).flags(PSH | ACK).payload(100).build());
     rig.rest(at_us(1));
     assert_eq!(rig.rx.packets().len(), 1);
+}
+
+#[test]
+fn faults_can_be_had_with_an_uplink_of_any_kind() {
+    let options = UplinkOptions {
+        fault: FaultOptions {
+            fault_one_in: Some(2),
+            fault_seed: Some(7),
+        },
+        loopback: LoopbackOptions { loopback: true },
+        ..UplinkOptions::default()
+    };
+    let mut uplink = options.open(1).unwrap().unwrap();
+    assert_eq!(uplink.name(), "loopback, faulty");
+    let queue = uplink.take_queues().pop().unwrap();
+    let mut rig = Rig::with_uplink(&config(), 256, |_| queue);
+    rig.rx.post_rx(256, BUFFER);
+    rig.apply(at_us(0));
+    post(&mut rig, 0..100);
+    rig.rest(at_us(1));
+    let stats = rig.tx_stats();
+    let dropped = stats.dropped_refused + stats.dropped_down;
+    assert_eq!(stats.frames + dropped, 100);
+    assert!(dropped > 10 && stats.uplink_full > 10, "{stats:?}");
+    assert_eq!(rig.rx.packets().len() as u64, stats.frames, "none is lost");
 }
