@@ -114,6 +114,8 @@ fn a_value_out_of_range_names_file_key_and_range() {
         ("tap = \"sixteen-letters!\"", "longer than 15 bytes"),
         ("socket_mode = \"999\"", "octal permissions"),
         ("cpus = \"7-4\"", "CPU numbers and ranges"),
+        ("stream = \"passt\"", "a path with a slash or HOST:PORT"),
+        ("stream = \"host:0\"", "a path with a slash or HOST:PORT"),
     ] {
         let text = refused_file(line);
         assert!(text.contains(expected), "{line}: {text}");
@@ -250,8 +252,67 @@ fn what_is_missing_or_does_not_fit_is_named() {
             "tap_persistent",
         ),
         (&[SOCKET, TAP, "--round-budget=8"][..], "round_budget is 8"),
+        (&["--fd=4", "--stream-fd=4"][..], "descriptor 4"),
+        (&[SOCKET, TAP, "--stream-link=off"][..], "stream_link"),
     ] {
         let text = refused_flags(args);
+        assert!(text.contains(expected), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn uplinks_exclude_each_other() {
+    let text = refused_flags(&[SOCKET, TAP, "--stream=/s"]);
+    assert!(
+        text.contains("--stream") && text.contains("--tap"),
+        "{text}"
+    );
+    let text = refused_file("socket_path = \"/s\"\ntap = \"t\"\nnull = true\n");
+    assert!(
+        text.contains("tap and null exclude each other")
+            || text.contains("null and tap exclude each other"),
+        "{text}"
+    );
+}
+
+#[test]
+fn uplinks_are_listed() {
+    let output = run(&["uplinks"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for (kind, flag) in [
+        ("tap", "--tap-fd"),
+        ("stream", "--stream"),
+        ("null", "--null"),
+    ] {
+        let line = text.lines().find(|line| line.starts_with(kind));
+        let line = line.unwrap_or_else(|| panic!("no {kind}: {text}"));
+        assert!(line.contains(flag), "{line}");
+        let has_answer = line.contains(" yes  ") || line.contains(" no   ");
+        assert!(has_answer, "{line}");
+    }
+}
+
+#[test]
+fn what_an_uplink_or_a_trace_cannot_have_is_named() {
+    for (args, expected) in [
+        (
+            &["--stream=/s", "--queue-pairs=2"][..],
+            "serves one queue pair",
+        ),
+        (
+            &["--stream=listen:/nowhere/s"][..],
+            "cannot bind /nowhere/s",
+        ),
+        (&["--stream-fd=99"][..], "descriptor 99 was not inherited"),
+        (
+            &["--null", "--pcap=/nowhere/trace"][..],
+            "/nowhere/trace cannot be written",
+        ),
+    ] {
+        let output = run(&[&[SOCKET], args].concat());
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {text}");
         assert!(text.contains(expected), "{args:?}: {text}");
     }
 }
@@ -275,6 +336,8 @@ fn flags_win_over_the_file() {
     assert!(text.contains("descriptor 78"), "{text}");
     let text = said_with("tap_fd = [77]", "--tap=lo");
     assert!(!text.contains("77"), "{text}");
+    let text = said_with("stream_fd = 77", "--tap-fd=78");
+    assert!(text.contains("descriptor 78"), "{text}");
 }
 
 #[test]

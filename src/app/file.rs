@@ -233,7 +233,7 @@ fn is_other_uplink(arg: &Arg, other: &Arg) -> bool {
 
 /// `--tap-fd <N>` as `tap_fd`.
 fn key_of(usage: &str) -> String {
-    let flag = usage.split([' ', '=']).next().unwrap_or_default();
+    let flag = usage.split([' ', '=', '[']).next().unwrap_or_default();
     flag.trim_start_matches('-').replace('-', "_")
 }
 

@@ -11,11 +11,6 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use super::Uplink;
 use super::fault::FaultOptions;
-use super::generator::GeneratorOptions;
-use super::loopback::LoopbackOptions;
-use super::null::NullOptions;
-use super::stream::StreamOptions;
-use super::tap::TapOptions;
 
 /// The list. To add a kind, add a line: the name of its field, and its options.
 macro_rules! kinds {
@@ -44,11 +39,11 @@ macro_rules! kinds {
 }
 
 kinds! {
-    tap: TapOptions,
-    stream: StreamOptions,
-    null: NullOptions,
-    loopback: LoopbackOptions,
-    generator: GeneratorOptions,
+    tap: super::tap::TapOptions,
+    stream: super::stream::StreamOptions,
+    null: super::null::NullOptions,
+    loopback: super::loopback::LoopbackOptions,
+    generator: super::generator::GeneratorOptions,
 }
 
 /// Why an uplink cannot be opened, in the words of its kind.
