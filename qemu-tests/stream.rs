@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use crate::Case;
-use crate::harness::process::Process;
+use crate::harness::process::{Process, output_of};
 use crate::harness::user::User;
 use crate::harness::wait::wait_until;
 use crate::harness::{Daemon, DaemonConfig, Kit, Lab, Netdev, Sender, Vm, VmConfig, Wire};
@@ -87,24 +87,25 @@ fn passt(stage: &Stage<'_>) -> Result<()> {
         socket: user.home().join("passt.sock"),
     };
     let mut process = passt.start()?;
-    let config = daemon(
-        &user,
-        &format!("--stream {}", passt.socket.display()),
-        false,
-    )?;
+    let trace = user.home().join("passt.pcapng");
+    let (socket, file) = (passt.socket.display(), trace.display());
+    let config = daemon(&user, &format!("--stream {socket} --pcap {file}"), false)?;
     let daemon = Daemon::start(&config)?;
     let vm = VmConfig {
         number: GUEST,
-        user: Some(user),
+        user: Some(user.clone()),
         ..VmConfig::new(Netdev::VhostUser(config.socket))
     };
     let vm = Vm::start(&kit, kit.newest(), &vm)?;
+    user.check(&daemon.process)?;
+    user.check(vm.process())?;
     lease(&vm)?;
     vm.run("ping -c 2 -W 5 10.77.0.1")?;
     for family in Family::BOTH {
         payload::tcp_in(&vm, &lab.sender, family, 8 << 20)?;
         payload::tcp_out(&vm, &lab.sender, family, 8 << 20)?;
     }
+    payload::udp_in(&vm, &lab.sender, Family::V4, 64)?;
     payload::udp_out(&vm, &lab.sender, Family::V4, 64)?;
     process.check_alive()?;
     let counters = daemon.counters()?;
@@ -115,6 +116,13 @@ fn passt(stage: &Stage<'_>) -> Result<()> {
         pair["rx"]["gro"]["merged"].as_u64() > Some(0),
         "nothing was merged: {counters}"
     );
+    ensure!(pair["trace"]["packets"].as_u64() > Some(0), "{counters}");
+    vm.quit()?;
+    ensure!(daemon.terminate()?.success(), "the daemon failed");
+    let mut tcpdump = stage.kit.tool("tcpdump")?;
+    tcpdump.args(["-Z", "root", "-nr"]).arg(&trace);
+    let merged = output_of(tcpdump.args(["tcp", "and", "greater", "9000"]))?;
+    ensure!(!merged.is_empty(), "no merged packet was traced");
     Ok(())
 }
 

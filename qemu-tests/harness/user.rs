@@ -5,11 +5,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::daemon;
 use super::kit::Kit;
-use super::process::output_of;
+use super::process::{Process, output_of};
 use super::sandbox::RUN_DIR;
 
 /// Without a name, a group or a right.
@@ -64,6 +64,20 @@ impl User {
         if let Some(id) = self.id {
             command.gid(id).uid(id);
         }
+    }
+
+    /// Makes sure that a process is the user's and has no capability.
+    pub(crate) fn check(&self, process: &Process) -> Result<()> {
+        let Some(id) = self.id else {
+            return Ok(());
+        };
+        let status = std::fs::read_to_string(format!("/proc/{}/status", process.pid()))?;
+        let has = |line: &str| status.lines().any(|other| other == line);
+        ensure!(
+            has(&format!("Uid:\t{id}\t{id}\t{id}\t{id}")) && has("CapEff:\t0000000000000000"),
+            "it has privileges: {status}"
+        );
+        Ok(())
     }
 
     /// Gives a file to the user.
