@@ -17,6 +17,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("stream_passt_as_ordinary_user", passt).daemon_only(),
     Case::new("stream_passt_that_restarts", passt_restarts).daemon_only(),
     Case::new("stream_two_guests", two_guests).daemon_only(),
+    Case::new("stream_guest_of_qemu", guest_of_qemu).daemon_only(),
 ];
 
 /// The guest's address, which is the one of the host that passt runs on.
@@ -218,6 +219,34 @@ fn two_guests(stage: &Stage<'_>) -> Result<()> {
             uplink["connects"] == 1 && uplink["rx_out_of_step"] == 0,
             "{counters}"
         );
+    }
+    Ok(())
+}
+
+/// The other guest is on QEMU's own stream socket.
+fn guest_of_qemu(stage: &Stage<'_>) -> Result<()> {
+    let user = User::new()?;
+    let kit = user.kit(stage.kit)?;
+    let link = user.home().join("netdev.sock");
+    let config = daemon(&user, &format!("--stream {}", link.display()), false)?;
+    let _daemon = Daemon::start(&config)?;
+    let start = |number: u8, netdev: Netdev| -> Result<Vm> {
+        let config = VmConfig {
+            number,
+            user: Some(user.clone()),
+            memory_mib: 192,
+            ..VmConfig::new(netdev)
+        };
+        let vm = Vm::start(&kit, kit.newest(), &config)?;
+        vm.configure()?;
+        Ok(vm)
+    };
+    let theirs = start(11, Netdev::Stream(link))?;
+    let ours = start(10, Netdev::VhostUser(config.socket))?;
+    ours.run(&format!("ping -c 2 -W 5 -s 4000 {}", theirs.ip4))?;
+    theirs.run(&format!("ping6 -c 2 -W 5 {}", ours.ip6))?;
+    for (from, to) in [(&ours, &theirs), (&theirs, &ours)] {
+        payload::between(from, to, 8 << 20)?;
     }
     Ok(())
 }

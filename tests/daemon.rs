@@ -24,10 +24,15 @@ struct Daemon {
 
 impl Daemon {
     fn start(socket: &Path) -> Self {
+        Self::start_on(socket, &["--tap=tap0"])
+    }
+
+    fn start_on(socket: &Path, uplink: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_vhost-user-gro"))
             .arg("--socket-path")
             .arg(socket)
-            .args(["--tap=tap0", "--log-level=info"])
+            .args(uplink)
+            .arg("--log-level=info")
             .env_remove("JOURNAL_STREAM")
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
@@ -167,4 +172,30 @@ fn the_end_does_not_wait_for_a_reader_of_standard_error() {
             assert_eq!(daemon.status(), Some(0));
         },
     );
+}
+
+/// Needs no root.
+#[test]
+fn at_the_end_the_trace_is_whole_and_no_socket_is_left() {
+    let folder = folder();
+    let (front, link) = (folder.path().join("front"), folder.path().join("link"));
+    let trace = folder.path().join("trace");
+    let options = [
+        format!("--stream=listen:{}", link.display()),
+        format!("--pcap={}", trace.display()),
+    ];
+    let options: Vec<_> = options.iter().map(String::as_str).collect();
+    let mut daemon = Daemon::start_on(&front, &options);
+    daemon.wait_for("listening at").expect("it listens");
+    let peer = UnixStream::connect(&link).expect("it listens for a peer");
+    daemon.wait_for("connected").expect("it takes the peer");
+    drop(peer);
+    daemon
+        .wait_for("connection ended")
+        .expect("it sees its end");
+    daemon.kill(Signal::TERM);
+    assert_eq!(daemon.status(), Some(0));
+    assert!(!front.exists() && !link.exists());
+    // A section and an interface, and nothing behind them.
+    assert_eq!(std::fs::metadata(&trace).expect("it is there").len(), 60);
 }

@@ -57,6 +57,10 @@ pub(super) fn network(
             };
             format!("tap,id=net,ifname={name},script=no,downscript=no,vhost=off{queues}")
         }
+        Netdev::Stream(socket) => {
+            let path = socket.display();
+            format!("stream,id=net,server=on,addr.type=unix,addr.path={path}")
+        }
         Netdev::VhostUser(socket) => {
             command
                 .arg("-chardev")

@@ -27,6 +27,8 @@ pub(crate) enum Netdev {
     None,
     /// QEMU's own tap back end.
     Tap(String),
+    /// QEMU's own stream socket, which listens.
+    Stream(PathBuf),
     /// A vhost-user back end that listens.
     VhostUser(PathBuf),
     /// A vhost-user back end that connects.
