@@ -12,8 +12,8 @@
 //!
 //! Nothing can be told about a stream in which a length is wrong, so that is its end (`framing`).
 //!
-//! A guest that is not there is a peer's frames thrown away, and counted: who sends to it is not
-//! held up.
+//! While no guest is there, what the peer sends is thrown away and counted, as by a card that is
+//! down; so nobody at the other end is held up.
 
 mod address;
 mod backoff;
@@ -202,7 +202,9 @@ impl StreamQueue {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match send(socket, self.outgoing.waiting(), flags) {
                 Ok(len) => self.outgoing.wrote(len),
-                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return Ok(Flushed::Partly),
+                Err(Errno::AGAIN) => return Ok(Flushed::Partly),
+                // The socket may go on to be writable, so it cannot say when this is over.
+                Err(Errno::NOBUFS | Errno::NOMEM) => return Err(SendError::Full),
                 Err(Errno::INTR) => {}
                 Err(errno) => {
                     // What the peer has sent before it went is still to be read.

@@ -107,6 +107,24 @@ fn many_frames_come_with_one_read_and_the_budget_holds() {
 }
 
 #[test]
+fn f60_frames_of_every_length_come_whole() {
+    let (mut rig, mut peer) = Rig::pair();
+    let lens = [65549, 9014, 1514, 14].into_iter().cycle().take(40);
+    let frames: Vec<_> = (0..)
+        .zip(lens)
+        .map(|(nth, len)| numbered(nth, len))
+        .collect();
+    let stream = stream_of(&frames);
+    let writer = std::thread::spawn(move || {
+        peer.write_all(&stream).unwrap();
+        peer
+    });
+    assert!(rig.recv_many(40) == frames);
+    assert_eq!(rig.stats().rx_truncated, 0);
+    drop(writer.join().unwrap());
+}
+
+#[test]
 fn frames_wait_for_buffers() {
     let (mut rig, mut peer) = Rig::pair();
     let held: Vec<_> = std::iter::from_fn(|| rig.pool.take()).collect();

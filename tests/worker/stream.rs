@@ -120,7 +120,7 @@ fn the_link_follows_the_peer_also_while_there_is_no_guest() {
 }
 
 #[test]
-fn a_peer_that_goes_while_the_guest_has_no_buffers_is_noticed_and_nothing_is_lost() {
+fn f61_what_waits_for_the_guests_buffers_comes_without_new_input_though_the_peer_is_gone() {
     let mut set = Set::new();
     let mut peer = set.accept();
     // With one write, since each takes a lot of the socket's room.
