@@ -258,7 +258,11 @@ mod tests {
                 uso: self.uso,
                 ..Offloads::default()
             };
-            UplinkCaps { queues: 1, tx }
+            UplinkCaps {
+                queues: 1,
+                tx,
+                batches: false,
+            }
         }
 
         fn take_queues(&mut self) -> Vec<Box<dyn UplinkQueue>> {
