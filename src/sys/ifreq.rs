@@ -234,7 +234,7 @@ fn filter(instructions: &mut [libc::sock_filter]) -> libc::sock_fprog {
     }
 }
 
-fn ifreq(name: &str, flags: u16) -> io::Result<libc::ifreq> {
+pub(super) fn ifreq(name: &str, flags: u16) -> io::Result<libc::ifreq> {
     if name.len() > IF_NAME_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
     }

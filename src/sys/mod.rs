@@ -2,14 +2,21 @@
 
 pub mod clock;
 mod epoll;
+mod frame;
 mod guest;
 pub mod ifreq;
 mod inherit;
 mod iov;
+mod netdev;
+pub mod packet;
+mod packet_ring;
 mod ring_area;
 
 pub use self::epoll::{Batch, EpollSet, Interest, Ready};
+pub use frame::{Frame, FrameBuffers};
 pub use guest::{GuestMap, GuestSlice};
 pub use inherit::take_inherited;
 pub use iov::{PARTS_MAX, write_parts};
+pub use netdev::{NetDevice, net_device};
+pub use packet_ring::{PacketRing, SLOT_STATUS_LEN, SLOTS_PER_BLOCK, SlotState};
 pub use ring_area::{DESCRIPTOR_LEN, Descriptor, RingArea};

@@ -4,18 +4,17 @@
 //! for the biggest frame a host device can hand over; memory that no frame ever touched costs
 //! address space only. The free list is a stack, so that the buffers in use stay few and warm.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+pub use crate::sys::Frame;
+use crate::sys::FrameBuffers;
 
 /// Bytes of a pool buffer: a 64 KiB packet with two VLAN tags and its Ethernet header, rounded up.
-pub const BUF_LEN: usize = 66 * 1024;
-
-type FreeList = Rc<RefCell<Vec<Box<[u8]>>>>;
+pub const BUF_LEN: usize = BUF_BYTES as usize;
+const BUF_BYTES: u32 = 66 * 1024;
 
 /// A fixed number of receive buffers.
 #[derive(Debug)]
 pub struct FramePool {
-    free: FreeList,
+    buffers: FrameBuffers,
     capacity: usize,
 }
 
@@ -23,80 +22,29 @@ impl FramePool {
     /// Allocates `capacity` buffers of [`BUF_LEN`] bytes.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        let free = (0..capacity)
-            .map(|_| vec![0; BUF_LEN].into_boxed_slice())
-            .collect();
         Self {
-            free: Rc::new(RefCell::new(free)),
+            buffers: FrameBuffers::new(capacity, BUF_BYTES),
             capacity,
         }
     }
 
     /// Takes a buffer, `None` when all are in use.
     #[must_use]
+    #[inline]
     pub fn take(&self) -> Option<Frame> {
-        let bytes = self.free.borrow_mut().pop()?;
-        Some(Frame {
-            bytes,
-            start: 0,
-            end: 0,
-            home: Rc::clone(&self.free),
-        })
+        self.buffers.take()
     }
 
     /// Buffers not in use.
     #[must_use]
     pub fn available(&self) -> usize {
-        self.free.borrow().len()
+        self.buffers.available()
     }
 
     /// Buffers in all.
     #[must_use]
     pub const fn capacity(&self) -> usize {
         self.capacity
-    }
-}
-
-/// An owned frame in a pool buffer. Dropping it gives the buffer back.
-#[derive(Debug)]
-pub struct Frame {
-    bytes: Box<[u8]>,
-    start: usize,
-    end: usize,
-    home: FreeList,
-}
-
-impl Frame {
-    /// The whole buffer, to be filled by the uplink.
-    pub fn spare_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
-    }
-
-    /// Says which bytes of the buffer are the frame, `start..end` clamped to the buffer.
-    pub fn set_range(&mut self, start: usize, end: usize) {
-        self.end = end.min(self.bytes.len());
-        self.start = start.min(self.end);
-    }
-}
-
-impl AsRef<[u8]> for Frame {
-    fn as_ref(&self) -> &[u8] {
-        self.bytes.get(self.start..self.end).unwrap_or_default()
-    }
-}
-
-impl AsMut<[u8]> for Frame {
-    fn as_mut(&mut self) -> &mut [u8] {
-        self.bytes.get_mut(self.start..self.end).unwrap_or_default()
-    }
-}
-
-impl Drop for Frame {
-    fn drop(&mut self) {
-        // The free list was sized for every buffer, so this push never allocates.
-        self.home
-            .borrow_mut()
-            .push(core::mem::take(&mut self.bytes));
     }
 }
 
