@@ -4,37 +4,29 @@
 //! what is written on one to the other, and cuts what the other has not asked for.
 #![cfg(feature = "daemon")]
 
+#[path = "support/host_frames.rs"]
+mod host_frames;
 #[path = "support/netns.rs"]
 mod netns;
 
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use vhost_user_gro::sys::ifreq;
 use vhost_user_gro::uplink::tap::{Persistence, Tap};
 use vhost_user_gro::uplink::{
-    FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame, Uplink, UplinkQueue,
+    FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, Uplink, UplinkQueue,
 };
 use vhost_user_gro::wire::VnetHdr;
 use vhost_user_gro::wire::vnet_hdr::{F_NEEDS_CSUM, GSO_NONE, GSO_TCPV4, GSO_UDP_L4};
 
-use self::netns::{in_namespace, ip};
-
-const ALL: Offloads = Offloads {
-    csum: true,
-    tso4: true,
-    tso6: true,
-    ecn: true,
-    uso: true,
+use self::host_frames::{
+    ALL, HEADERS, LARGEST, MSS, flows, gso, is_readable, partial, payload, plain, readiness, segments,
+    send, sum16,
 };
-const HEADERS: usize = 14 + 20 + 20;
-const MSS: u16 = 1460;
-/// The largest packet that the kernel leaves whole, Ethernet header included.
-/// Source: `gso_features_check`, `net/core/dev.c`.
-const LARGEST: usize = 65535;
+use self::netns::{in_namespace, ip};
 
 fn queue(name: &str) -> Box<dyn UplinkQueue> {
     let mut tap = Tap::open(name, 1, Persistence::Unchanged).expect("root may open taps");
@@ -101,82 +93,6 @@ impl Bridged {
     }
 }
 
-fn readiness(queue: &dyn UplinkQueue, wanted: PollFlags, timeout_ms: u64) -> PollFlags {
-    let fd = queue.fd();
-    let mut fds = [PollFd::new(&fd, wanted)];
-    let timeout = Timespec::try_from(Duration::from_millis(timeout_ms)).expect("it is short");
-    poll(&mut fds, Some(&timeout)).expect("poll takes one descriptor");
-    fds[0].revents()
-}
-
-fn is_readable(queue: &dyn UplinkQueue, timeout_ms: u64) -> bool {
-    readiness(queue, PollFlags::IN, timeout_ms).contains(PollFlags::IN)
-}
-
-fn send(queue: &mut dyn UplinkQueue, vnet: VnetHdr, frame: &[u8]) -> Result<(), SendError> {
-    queue.send(&TxFrame {
-        vnet,
-        head: frame,
-        rest: &[],
-    })
-}
-
-/// A TCP/IPv4 segment of `len` bytes in all whose checksum is left to the host.
-fn tcp(len: usize) -> Vec<u8> {
-    let ip_len = u16::try_from(len - 14).expect("an IPv4 packet has at most 65535 bytes");
-    let mut frame = vec![0x02, 0, 0, 0, 0, 2, 0x02, 0, 0, 0, 0, 1, 8, 0];
-    let mut ip = [
-        0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
-    ];
-    ip[2..4].copy_from_slice(&ip_len.to_be_bytes());
-    let sum = !sum16(&ip);
-    ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    frame.extend_from_slice(&ip);
-    let mut tcp = [
-        0x12, 0x34, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0,
-    ];
-    let tcp_len = (ip_len - 20).to_be_bytes();
-    let pseudo = [10, 0, 0, 1, 10, 0, 0, 2, 0, 6, tcp_len[0], tcp_len[1]];
-    tcp[16..18].copy_from_slice(&sum16(&pseudo).to_be_bytes());
-    frame.extend_from_slice(&tcp);
-    frame.extend((0..len - HEADERS).map(|i| (i % 251).to_le_bytes()[0]));
-    frame
-}
-
-fn sum16(bytes: &[u8]) -> u16 {
-    let words = bytes
-        .chunks(2)
-        .map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
-    let mut sum: u32 = words.sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    u16::try_from(sum).expect("it was folded")
-}
-
-fn partial() -> VnetHdr {
-    VnetHdr {
-        flags: F_NEEDS_CSUM,
-        hdr_len: 54,
-        csum_start: 34,
-        csum_offset: 16,
-        ..VnetHdr::default()
-    }
-}
-
-fn plain(len: usize) -> (VnetHdr, Vec<u8>) {
-    (partial(), tcp(len))
-}
-
-fn gso(len: usize) -> (VnetHdr, Vec<u8>) {
-    let vnet = VnetHdr {
-        gso_type: GSO_TCPV4,
-        gso_size: MSS,
-        ..partial()
-    };
-    (vnet, tcp(len))
-}
-
 const DATAGRAM: usize = 1000;
 const UDP_HEADERS: usize = 14 + 20 + 8;
 
@@ -206,16 +122,6 @@ fn train(datagrams: usize) -> (VnetHdr, Vec<u8>) {
     (vnet, frame)
 }
 
-/// One frame of each of `count` flows.
-fn flows(count: u16) -> impl Iterator<Item = (VnetHdr, Vec<u8>)> {
-    (0..count).map(|flow| {
-        // The source port is behind what the partial checksum covers so far.
-        let (vnet, mut frame) = plain(100);
-        frame[34..36].copy_from_slice(&(2000 + flow).to_be_bytes());
-        (vnet, frame)
-    })
-}
-
 /// Everything that waits, without waiting for more.
 fn waiting(queue: &mut dyn UplinkQueue) -> usize {
     let mut out = Vec::new();
@@ -235,15 +141,6 @@ fn two_queues() -> (Bridged, Box<dyn UplinkQueue>) {
     // The flow of the probes would go to either of them.
     second.set_active(false).expect("it has another queue");
     (Bridged::with(queues.remove(0), 1500), second)
-}
-
-fn payload(frames: &[RxFrame]) -> Vec<u8> {
-    let payload = |rx: &RxFrame| rx.frame.as_ref()[HEADERS..].to_vec();
-    frames.iter().flat_map(payload).collect()
-}
-
-fn segments(len: usize) -> usize {
-    (len - HEADERS).div_ceil(usize::from(MSS))
 }
 
 #[track_caller]
