@@ -23,10 +23,17 @@ use vhost_user_gro::wire::VnetHdr;
 use vhost_user_gro::wire::vnet_hdr::{F_NEEDS_CSUM, GSO_NONE, GSO_TCPV4, GSO_UDP_L4};
 
 use self::host_frames::{
-    ALL, HEADERS, LARGEST, MSS, flows, gso, is_readable, partial, payload, plain, readiness, segments,
-    send, sum16,
+    HEADERS, LARGEST, MSS, flows, gso, is_readable, partial, plain, readiness, send, sum16,
 };
 use self::netns::{in_namespace, ip};
+
+const ALL: Offloads = Offloads {
+    csum: true,
+    tso4: true,
+    tso6: true,
+    ecn: true,
+    uso: true,
+};
 
 fn queue(name: &str) -> Box<dyn UplinkQueue> {
     let mut tap = Tap::open(name, 1, Persistence::Unchanged).expect("root may open taps");
@@ -141,6 +148,15 @@ fn two_queues() -> (Bridged, Box<dyn UplinkQueue>) {
     // The flow of the probes would go to either of them.
     second.set_active(false).expect("it has another queue");
     (Bridged::with(queues.remove(0), 1500), second)
+}
+
+fn payload(frames: &[RxFrame]) -> Vec<u8> {
+    let payload = |rx: &RxFrame| rx.frame.as_ref()[HEADERS..].to_vec();
+    frames.iter().flat_map(payload).collect()
+}
+
+fn segments(len: usize) -> usize {
+    (len - HEADERS).div_ceil(usize::from(MSS))
 }
 
 #[track_caller]

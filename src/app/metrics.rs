@@ -40,6 +40,7 @@ fn pair(stats: &PairStats) -> Value {
             "tx_lost": stats.uplink.tx_lost,
             "rx_out_of_step": stats.uplink.rx_out_of_step,
             "connects": stats.uplink.connects,
+            "rx_ring_full": stats.uplink.rx_ring_full,
         },
         "trace": { "packets": stats.trace.packets, "lost": stats.trace.lost },
         "internal_errors": stats.internal_errors,
@@ -60,6 +61,7 @@ fn receive(stats: &ReceiveStats) -> Value {
         "hand_overs": stats.hand_overs,
         "pool_empty": stats.pool_empty,
         "pool_in_use": stats.pool_in_use,
+        "ring_lent": stats.ring_lent,
         "resegmented": stats.resegmented,
         "dropped": {
             "above_mtu": stats.above_mtu,

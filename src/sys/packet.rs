@@ -60,13 +60,9 @@ pub fn packet_socket() -> io::Result<OwnedFd> {
 pub fn bind_packet(fd: BorrowedFd<'_>, index: u32, is_receiving: bool) -> io::Result<()> {
     let protocol = if is_receiving { ETH_P_ALL } else { 0 };
     let address = libc::sockaddr_ll {
-        sll_family: AF_PACKET,
         sll_protocol: protocol.to_be(),
         sll_ifindex: index.cast_signed(),
-        sll_hatype: 0,
-        sll_pkttype: 0,
-        sll_halen: 0,
-        sll_addr: [0; 8],
+        ..UNBOUND
     };
     // SAFETY: `address` is a link-layer address of the length that is given.
     let rc = unsafe {
@@ -78,6 +74,31 @@ pub fn bind_packet(fd: BorrowedFd<'_>, index: u32, is_receiving: bool) -> io::Re
     };
     check(rc)
 }
+
+/// The interface that the socket is bound to; `None` once that is gone, whatever took its index.
+///
+/// # Errors
+/// The kernel's error.
+pub fn bound_index(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    let mut address = UNBOUND;
+    let mut len = len_of::<libc::sockaddr_ll>();
+    let to: *mut libc::sockaddr_ll = &raw mut address;
+    // SAFETY: the kernel writes at most `len` bytes to `address`, which has as many and is made of
+    // integers that may have any value.
+    let rc = unsafe { libc::getsockname(fd.as_raw_fd(), to.cast(), &raw mut len) };
+    check(rc)?;
+    Ok(u32::try_from(address.sll_ifindex).ok())
+}
+
+const UNBOUND: libc::sockaddr_ll = libc::sockaddr_ll {
+    sll_family: AF_PACKET,
+    sll_protocol: 0,
+    sll_ifindex: 0,
+    sll_hatype: 0,
+    sll_pkttype: 0,
+    sll_halen: 0,
+    sll_addr: [0; 8],
+};
 
 /// `ETH_P_ALL`, which the libc crate has as an `int`.
 const ETH_P_ALL: u16 = 0x0003;

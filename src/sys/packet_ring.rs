@@ -92,7 +92,9 @@ impl PacketRing {
     #[must_use]
     #[inline]
     pub fn state(&self, index: usize) -> SlotState {
-        match self.status(index).load(Ordering::Acquire) {
+        // SAFETY: the word lies in the mapping, which lives as long as `self`; atomic use only.
+        let status = unsafe { self.status(index).as_ref() };
+        match status.load(Ordering::Acquire) {
             SLOT_FREE => SlotState::Free,
             status if status & LENT != 0 => SlotState::Lent,
             status => SlotState::Filled(status),
@@ -107,8 +109,8 @@ impl PacketRing {
             return None;
         };
         let word = self.status(index);
-        word.store(status | LENT, Ordering::Relaxed);
-        let word = NonNull::from(word);
+        // SAFETY: as in `state`.
+        unsafe { word.as_ref() }.store(status | LENT, Ordering::Relaxed);
         // `new` checked that this fits.
         let room = u32::try_from(self.slot_len - SLOT_STATUS_LEN).unwrap_or(0);
         // SAFETY: the kernel gave us the slot and does not touch it again while its status is
@@ -123,14 +125,12 @@ impl PacketRing {
         (0..self.slots).any(|index| self.state(index) == SlotState::Lent)
     }
 
+    /// Where the status of a slot is: at its beginning, which is a multiple of 16 bytes in a page.
     #[inline]
-    fn status(&self, index: usize) -> &AtomicU32 {
+    fn status(&self, index: usize) -> NonNull<AtomicU32> {
         let at = (index & (self.slots - 1)) * self.slot_len;
         // SAFETY: the slot lies within the mapping.
-        let word = unsafe { self.base.add(at) }.cast();
-        // SAFETY: slots begin at multiples of 16 bytes in pages; the word is used atomically only,
-        // and the mapping lives as long as `self`.
-        unsafe { AtomicU32::from_ptr(word.as_ptr()) }
+        unsafe { self.base.add(at) }.cast()
     }
 }
 

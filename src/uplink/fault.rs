@@ -185,6 +185,14 @@ impl UplinkQueue for FaultQueue {
         self.inner.set_active(is_active)
     }
 
+    fn events(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.events()
+    }
+
+    fn follow_device(&mut self) {
+        self.inner.follow_device();
+    }
+
     fn stats(&self) -> UplinkStats {
         self.inner.stats()
     }

@@ -40,6 +40,7 @@ macro_rules! kinds {
 
 kinds! {
     tap: super::tap::TapOptions,
+    af_packet: super::af_packet::AfPacketOptions,
     stream: super::stream::StreamOptions,
     null: super::null::NullOptions,
     loopback: super::loopback::LoopbackOptions,

@@ -12,8 +12,10 @@
 //!
 //! Nothing here blocks, and no call makes more system calls than its budget.
 
+pub mod af_packet;
 pub mod fault;
 pub mod generator;
+pub mod if_name;
 pub mod kinds;
 pub mod loopback;
 pub mod null;
@@ -81,6 +83,9 @@ pub enum RecvEnd {
     Empty,
     /// The pool has no buffer left.
     PoolEmpty,
+    /// So much of the uplink's own ring is lent that the host would run out of it: frames that are
+    /// held have to go first.
+    RingLent,
 }
 
 /// One frame from the guest, on its way out.
@@ -152,6 +157,8 @@ pub struct UplinkStats {
     pub rx_out_of_step: u64,
     /// Times a connection was made, where there are connections.
     pub connects: u64,
+    /// Frames that the host dropped because the queue's ring was full.
+    pub rx_ring_full: u64,
 }
 
 /// One queue of a host device, owned by one data thread.
@@ -231,6 +238,17 @@ pub trait UplinkQueue: Send {
     fn set_active(&mut self, _is_active: bool) -> io::Result<()> {
         Ok(())
     }
+
+    /// A second descriptor, readable when the device may have changed; `None` for a device that
+    /// cannot be watched. It stays the same.
+    fn events(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Reads the events and finds out what became of the device, which is then told by
+    /// [`carrier`](Self::carrier). If another one took its place, the queue is attached to that
+    /// and has another descriptor.
+    fn follow_device(&mut self) {}
 
     /// Counters since the queue was opened.
     fn stats(&self) -> UplinkStats;

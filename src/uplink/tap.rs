@@ -17,7 +17,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, ioctl_fionbio};
 
-pub use error::{NameFault, TapError, check_name};
+pub use error::{TapError, check_name};
 pub use options::TapOptions;
 pub use queue::TapQueue;
 

@@ -107,20 +107,28 @@ impl VnetFd {
 
     pub(super) fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), SendError> {
         let hdr = frame.vnet.encode();
-        let own = [&hdr[..], frame.head];
-        let written = if own.len() + frame.rest.len() <= PARTS_MAX {
-            write_parts(self.fd.as_fd(), &own, frame.rest)
-        } else {
-            gather(&mut self.scratch, &own, frame)
-                .and_then(|message| write_parts(self.fd.as_fd(), &[message], &[]))
-        };
-        let rest: usize = frame.rest.iter().map(|slice| slice.len()).sum();
-        match written {
-            Ok(len) if len == hdr.len() + frame.head.len() + rest => Ok(()),
-            Ok(_) => Err(SendError::Refused(io::ErrorKind::WriteZero.into())),
-            Err(err) => Err(send_error(err)),
-        }
+        write_frame(self.fd.as_fd(), &mut self.scratch, &hdr, frame).map_err(send_error)
     }
+}
+
+/// Writes a frame behind its header as one message; `scratch` is for frames in many pieces.
+pub(super) fn write_frame(
+    fd: BorrowedFd<'_>,
+    scratch: &mut [u8],
+    hdr: &[u8],
+    frame: &TxFrame<'_>,
+) -> io::Result<()> {
+    let own = [hdr, frame.head];
+    let written = if own.len() + frame.rest.len() <= PARTS_MAX {
+        write_parts(fd, &own, frame.rest)
+    } else {
+        gather(scratch, &own, frame).and_then(|message| write_parts(fd, &[message], &[]))
+    }?;
+    let rest: usize = frame.rest.iter().map(|slice| slice.len()).sum();
+    if written != hdr.len() + frame.head.len() + rest {
+        return Err(io::ErrorKind::WriteZero.into());
+    }
+    Ok(())
 }
 
 /// Copies a frame in many pieces into `scratch`, header first.

@@ -77,9 +77,13 @@ impl Host {
         }
     }
 
-    /// Notes a change of the link, says so once, and reports a loss for good.
+    /// Notes a change of the link, says so once, and reports a loss for good. A device that can be
+    /// watched says itself when it is down and up.
     pub(super) fn set_link(&mut self, link: Link, why: &dyn Display) {
         if self.link == link || self.link == Link::Gone {
+            return;
+        }
+        if link != Link::Gone && self.queue.events().is_some() {
             return;
         }
         self.link = link;

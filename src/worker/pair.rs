@@ -45,9 +45,10 @@ pub struct PairConfig {
 
 /// A queue pair: what a data thread runs, and what can be run without one, turn by turn.
 pub struct QueuePair {
+    // In front of the uplink, whose ring its frames may lie in.
+    receive: Receive,
     host: Host,
     waiter: Waiter,
-    receive: Receive,
     transmit: Transmit,
     setup: PairSetup,
     complaints: Complaints,
@@ -77,10 +78,16 @@ impl QueuePair {
     ) -> Self {
         let mut host = Host::new(queue, report);
         host.set_active(false);
+        if let Some(events) = host.queue.events() {
+            if let Err(error) = waiter.add_device(events) {
+                warn!("changes of the uplink go unseen: {error}");
+            }
+            host.queue.follow_device();
+        }
         Self {
+            receive: Receive::new(config),
             host,
             waiter,
-            receive: Receive::new(config),
             transmit: Transmit::default(),
             setup: PairSetup::default(),
             complaints: Complaints::default(),
@@ -135,6 +142,7 @@ impl QueuePair {
             Token::RxKick => self.receive.kicked(),
             Token::TxKick => self.transmit.kicked(),
             Token::Uplink => self.uplink_ready(event),
+            Token::Device => self.host.queue.follow_device(),
         }
     }
 

@@ -224,6 +224,15 @@ impl Receive {
                         break;
                     }
                 }
+                Ok(RecvEnd::RingLent) => {
+                    // Rule ENG-7 as well: the slots of the uplink's ring are its buffers.
+                    self.stats.ring_lent += 1;
+                    let flushed = self.engine.flush_oldest(FlushReason::Pool);
+                    self.hand_over(now);
+                    if !flushed {
+                        break;
+                    }
+                }
                 Ok(RecvEnd::Budget | RecvEnd::Empty) => break,
                 Err(error @ RecvError::Gone(_)) => {
                     host.set_link(Link::Gone, &error);

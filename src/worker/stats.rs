@@ -30,7 +30,8 @@ pub struct ReceiveStats {
     /// Frames of the wire that the guest got, in whatever packets.
     pub frames: u64,
     /// Buffers of the frame pool in use, which is the number of frames that are held or wait for
-    /// buffers of the guest. Not a sum but as it is at the moment.
+    /// buffers of the guest, but for those that lie in a ring of the uplink. Not a sum but as it
+    /// is at the moment.
     pub pool_in_use: u64,
     /// Polls of the NAPI context.
     pub polls: u64,
@@ -40,6 +41,8 @@ pub struct ReceiveStats {
     pub buffer_waits: u64,
     /// Times the frame pool was empty.
     pub pool_empty: u64,
+    /// Times a held packet was let go because half of the uplink's ring was lent.
+    pub ring_lent: u64,
     /// Frames dropped because they, or the segments of what the host had merged, are longer than
     /// the negotiated MTU.
     pub above_mtu: u64,

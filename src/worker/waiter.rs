@@ -17,6 +17,8 @@ pub(super) enum Token {
     TxKick,
     /// The uplink has frames, room, or an error.
     Uplink,
+    /// The uplink's device may have changed.
+    Device,
 }
 
 impl From<u64> for Token {
@@ -25,7 +27,8 @@ impl From<u64> for Token {
             0 => Self::Inbox,
             1 => Self::RxKick,
             2 => Self::TxKick,
-            _ => Self::Uplink,
+            3 => Self::Uplink,
+            _ => Self::Device,
         }
     }
 }
@@ -37,6 +40,7 @@ impl Token {
             Self::RxKick => 1,
             Self::TxKick => 2,
             Self::Uplink => 3,
+            Self::Device => 4,
         }
     }
 }
@@ -70,6 +74,11 @@ impl Waiter {
 
     pub(super) fn add_inbox(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.set.add(fd, Token::Inbox.value(), Interest::Read)
+    }
+
+    /// Starts to watch a device for changes.
+    pub(super) fn add_device(&self, events: BorrowedFd<'_>) -> io::Result<()> {
+        self.set.add(events, Token::Device.value(), Interest::Read)
     }
 
     /// Starts to watch a kick.

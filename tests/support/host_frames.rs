@@ -3,17 +3,10 @@
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use vhost_user_gro::uplink::{Offloads, RxFrame, SendError, TxFrame, UplinkQueue};
+use vhost_user_gro::uplink::{SendError, TxFrame, UplinkQueue};
 use vhost_user_gro::wire::VnetHdr;
 use vhost_user_gro::wire::vnet_hdr::{F_NEEDS_CSUM, GSO_TCPV4};
 
-pub(crate) const ALL: Offloads = Offloads {
-    csum: true,
-    tso4: true,
-    tso6: true,
-    ecn: true,
-    uso: true,
-};
 pub(crate) const HEADERS: usize = 14 + 20 + 20;
 pub(crate) const MSS: u16 = 1460;
 /// The largest packet that the kernel leaves whole, Ethernet header included.
@@ -108,13 +101,4 @@ pub(crate) fn flows(count: u16) -> impl Iterator<Item = (VnetHdr, Vec<u8>)> {
         frame[34..36].copy_from_slice(&(2000 + flow).to_be_bytes());
         (vnet, frame)
     })
-}
-
-pub(crate) fn payload(frames: &[RxFrame]) -> Vec<u8> {
-    let payload = |rx: &RxFrame| rx.frame.as_ref()[HEADERS..].to_vec();
-    frames.iter().flat_map(payload).collect()
-}
-
-pub(crate) fn segments(len: usize) -> usize {
-    (len - HEADERS).div_ceil(usize::from(MSS))
 }

@@ -7,6 +7,7 @@
 )]
 
 mod active;
+mod af_packet;
 mod allocation;
 mod bad_input;
 mod batching;
@@ -16,6 +17,8 @@ mod conservation;
 mod driver_model;
 mod features;
 mod flush;
+#[path = "../support/netns.rs"]
+mod netns;
 mod order;
 #[path = "../support/packet.rs"]
 #[allow(

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::sys::ifreq::IF_NAME_MAX;
+use crate::uplink::if_name::{NameFault, name_fault};
 
 /// Why a tap could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -93,74 +93,16 @@ pub enum TapError {
     },
 }
 
-/// What is wrong with a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NameFault {
-    /// Nothing at all.
-    Empty,
-    /// More than 15 bytes.
-    TooLong,
-    /// One of the two directory names.
-    Dots,
-    /// A slash, a colon, a space or a percent sign.
-    Character(char),
-}
-
-impl std::fmt::Display for NameFault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Empty => f.write_str("it is empty"),
-            Self::TooLong => write!(f, "it is longer than {IF_NAME_MAX} bytes"),
-            Self::Dots => f.write_str("it names a directory"),
-            Self::Character(c) => write!(f, "{c:?} is not allowed"),
-        }
-    }
-}
-
 /// Checks what the kernel would refuse without saying why.
-///
-/// Source: `dev_valid_name`, `net/core/dev.c`; the percent sign, too, because the kernel takes it
-/// for a pattern.
 ///
 /// # Errors
 /// [`TapError::Name`].
 pub fn check_name(name: &str) -> Result<(), TapError> {
-    let odd = |c: char| matches!(c, '/' | ':' | '%' | '\0') || c.is_ascii_whitespace();
-    let reason = if name.is_empty() {
-        NameFault::Empty
-    } else if name.len() > IF_NAME_MAX {
-        NameFault::TooLong
-    } else if name == "." || name == ".." {
-        NameFault::Dots
-    } else if let Some(c) = name.chars().find(|&c| odd(c)) {
-        NameFault::Character(c)
-    } else {
-        return Ok(());
-    };
-    Err(TapError::Name {
-        name: name.to_owned(),
-        reason,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_checked_before_the_kernel_sees_them() {
-        let fault = |name| match check_name(name) {
-            Err(TapError::Name { reason, .. }) => Some(reason),
-            Err(other) => panic!("{other}"),
-            Ok(()) => None,
-        };
-        assert_eq!(fault("tap0"), None);
-        assert_eq!(fault("fifteen-letters"), None);
-        assert_eq!(fault("sixteen-letters!"), Some(NameFault::TooLong));
-        assert_eq!(fault(""), Some(NameFault::Empty));
-        assert_eq!(fault(".."), Some(NameFault::Dots));
-        assert_eq!(fault("a/b"), Some(NameFault::Character('/')));
-        assert_eq!(fault("tap%d"), Some(NameFault::Character('%')));
-        assert_eq!(fault("tap 0"), Some(NameFault::Character(' ')));
+    match name_fault(name) {
+        None => Ok(()),
+        Some(reason) => Err(TapError::Name {
+            name: name.to_owned(),
+            reason,
+        }),
     }
 }

@@ -1,0 +1,81 @@
+//! An existing interface as uplink: a physical port, a veth, a VXLAN device, without a bridge.
+//!
+//! Frames come out of a ring that the kernel fills ([`queue`]), and go to the guest from where they
+//! lie. The host's own stack keeps its share of the interface: it sees what the guest sees, and
+//! what it sends is not received here. Several queues are a group over which the kernel spreads
+//! frames by flow.
+//!
+//! The ring is `TPACKET_V2`, one slot for each frame. `TPACKET_V3` packs frames into blocks and
+//! wakes less often, but shows a block when it is full or after a timer of a millisecond at best,
+//! which is what an answer to a lone request would wait for; and one held frame would keep a whole
+//! block. Interface addresses, up/down state and offloads are the operator's business.
+
+mod device;
+mod error;
+mod filter;
+mod options;
+mod port;
+mod queue;
+mod slot;
+
+use std::sync::Arc;
+
+pub use device::AfPacketConfig;
+pub use error::AfPacketError;
+pub use filter::{MACS_MAX, Mac};
+pub use options::AfPacketOptions;
+pub use queue::AfPacketQueue;
+
+use self::device::Device;
+use super::{Offloads, Uplink, UplinkCaps, UplinkQueue};
+
+/// An interface and those of its queues that nobody took yet.
+#[derive(Debug)]
+pub struct AfPacket {
+    device: Arc<Device>,
+    queues: Vec<AfPacketQueue>,
+    caps: UplinkCaps,
+}
+
+impl AfPacket {
+    /// Attaches to the interface `name` with one queue for each of `pairs` queue pairs.
+    ///
+    /// # Errors
+    /// See [`AfPacketError`].
+    pub fn open(name: &str, pairs: usize, config: AfPacketConfig) -> Result<Self, AfPacketError> {
+        let device = Arc::new(Device::new(name, pairs, config)?);
+        let open = |number| AfPacketQueue::open(&device, number > 0);
+        let queues: Vec<_> = (0..pairs).map(open).collect::<Result<_, _>>()?;
+        Ok(Self {
+            caps: UplinkCaps {
+                queues: queues.len(),
+                tx: Offloads {
+                    csum: true,
+                    tso4: true,
+                    tso6: true,
+                    ecn: true,
+                    // Kernels before 6.2 refuse such frames, and do not say so beforehand.
+                    uso: false,
+                },
+                batches: false,
+            },
+            device,
+            queues,
+        })
+    }
+}
+
+impl Uplink for AfPacket {
+    fn name(&self) -> String {
+        format!("interface {}", self.device.name())
+    }
+
+    fn caps(&self) -> UplinkCaps {
+        self.caps
+    }
+
+    fn take_queues(&mut self) -> Vec<Box<dyn UplinkQueue>> {
+        let boxed = |queue| Box::new(queue) as Box<dyn UplinkQueue>;
+        self.queues.drain(..).map(boxed).collect()
+    }
+}

@@ -1,0 +1,113 @@
+//! The interface that all queues of an uplink are attached to, by its name.
+
+use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::net::netdevice::{index_to_name, name_to_index};
+
+use super::error::AfPacketError;
+use super::filter::Mac;
+use crate::sys::packet::join_fanout;
+use crate::sys::{NetDevice, net_device};
+use crate::uplink::if_name::name_fault;
+
+/// How an interface is attached to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AfPacketConfig {
+    /// The guest's addresses; without any, all frames are received.
+    pub macs: Vec<Mac>,
+    /// Slots of the ring of each queue, a power of two from 16 up.
+    pub slots: usize,
+    /// Send past the queueing discipline of the interface.
+    pub qdisc_bypass: bool,
+}
+
+/// An interface as the operator named it, and what its queues have in common.
+#[derive(Debug)]
+pub(super) struct Device {
+    name: String,
+    queues: usize,
+    config: AfPacketConfig,
+    /// The group among which frames are spread: index of the interface, and id. Locked when a
+    /// queue is attached, never for a frame.
+    group: Mutex<Option<(u32, u16)>>,
+}
+
+impl Device {
+    pub(super) fn new(
+        name: &str,
+        queues: usize,
+        config: AfPacketConfig,
+    ) -> Result<Self, AfPacketError> {
+        if let Some(reason) = name_fault(name) {
+            return Err(AfPacketError::Name {
+                name: name.to_owned(),
+                reason,
+            });
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            queues,
+            config,
+            group: Mutex::new(None),
+        })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn macs(&self) -> &[Mac] {
+        &self.config.macs
+    }
+
+    pub(super) const fn slots(&self) -> usize {
+        self.config.slots
+    }
+
+    pub(super) const fn is_bypassing_qdisc(&self) -> bool {
+        self.config.qdisc_bypass
+    }
+
+    /// Finds the interface: the one with the index `attached` if it is there still, whatever it is
+    /// called by now, else the one with the name.
+    pub(super) fn find(
+        &self,
+        socket: BorrowedFd<'_>,
+        attached: Option<u32>,
+    ) -> Result<(u32, NetDevice), AfPacketError> {
+        let setup = |step| AfPacketError::setup(step, &self.name);
+        if let Some(index) = attached
+            && let Ok(name) = index_to_name(socket, index)
+            && let Ok(state) = net_device(socket, &name)
+        {
+            return Ok((index, state));
+        }
+        let index = name_to_index(socket, &self.name)
+            .map_err(|errno| setup("find the interface")(errno.into()))?;
+        let state = net_device(socket, &self.name).map_err(setup("ask for the state"))?;
+        if !state.is_ethernet {
+            return Err(AfPacketError::NotEthernet {
+                name: self.name.clone(),
+            });
+        }
+        Ok((index, state))
+    }
+
+    /// Lets the frames of the interface `index` be spread over this socket, too.
+    pub(super) fn join(&self, socket: BorrowedFd<'_>, index: u32) -> Result<(), AfPacketError> {
+        if self.queues < 2 {
+            return Ok(());
+        }
+        let mut group = self.group.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = group.and_then(|(of, id)| (of == index).then_some(id));
+        // A group ends with its last socket, and its id may be somebody else's by now: but the
+        // first queue stays in as long as the interface is there.
+        let id = join_fanout(socket, id).map_err(|source| AfPacketError::Fanout {
+            name: self.name.clone(),
+            source,
+        })?;
+        *group = Some((index, id));
+        Ok(())
+    }
+}
