@@ -30,8 +30,8 @@ use crate::sys::packet::{PACKET_VNET_HDR_LEN, bound_index, take_counts};
 use crate::sys::{NetDevice, PacketRing, SlotState};
 use crate::uplink::vnet_fd::write_frame;
 use crate::uplink::{
-    BUF_LEN, Frame, FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError,
-    TxFrame, UplinkQueue, UplinkStats,
+    BUF_LEN, Frame, FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame,
+    UplinkQueue, UplinkStats,
 };
 use crate::wire::RxMeta;
 
