@@ -11,10 +11,11 @@ use vhost_user_gro::app::{Config, Endpoint, Options};
 use vhost_user_gro::gro::GroConfig;
 use vhost_user_gro::napi::NapiConfig;
 use vhost_user_gro::uplink::UplinkOptions;
+use vhost_user_gro::uplink::af_packet::AfPacketOptions;
 use vhost_user_gro::uplink::tap::TapOptions;
 
 /// One for each kind of uplink; together they explain every key.
-const UPLINK_SAMPLES: [&str; 3] = ["tap.toml", "stream.toml", "null.toml"];
+const UPLINK_SAMPLES: [&str; 4] = ["tap.toml", "af-packet.toml", "stream.toml", "null.toml"];
 
 fn sample(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -75,6 +76,15 @@ fn stream_toml_connects_to_a_peer() {
     let address = stream.stream.expect("it has an address");
     assert!(!address.listens);
     assert_eq!(stream.stream_link, None);
+}
+
+#[test]
+fn af_packet_toml_is_all_defaults() {
+    let options = AfPacketOptions {
+        af_packet: Some("eth1".to_owned()),
+        ..AfPacketOptions::default()
+    };
+    assert_eq!(load("af-packet.toml").uplink.af_packet, options);
 }
 
 #[test]

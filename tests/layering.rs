@@ -21,7 +21,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("values", &[]),
     // Captures are written by what is replayed and by what is delivered.
     ("pcapng", &["time"]),
-    // The frame pool lives here, because a later uplink brings frames in a ring of its own.
+    // The frame pool lives here, because an uplink may bring frames in a ring of its own.
     ("uplink", &["socket_file", "sys", "values", "wire"]),
     // Guest memory is touched through `sys`; a packet that cannot fit is segmented (FILL-4).
     ("device", &["gro", "gso", "sys", "wire"]),

@@ -10,9 +10,9 @@
 //! which is what an answer to a lone request would wait for; and one held frame would keep a whole
 //! block. Interface addresses, up/down state and offloads are the operator's business.
 
-mod device;
 mod error;
 mod filter;
+mod interface;
 mod options;
 mod port;
 mod queue;
@@ -20,19 +20,19 @@ mod slot;
 
 use std::sync::Arc;
 
-pub use device::AfPacketConfig;
 pub use error::AfPacketError;
 pub use filter::{MACS_MAX, Mac};
+pub use interface::AfPacketConfig;
 pub use options::AfPacketOptions;
 pub use queue::AfPacketQueue;
 
-use self::device::Device;
+use self::interface::Interface;
 use super::{Offloads, Uplink, UplinkCaps, UplinkQueue};
 
 /// An interface and those of its queues that nobody took yet.
 #[derive(Debug)]
 pub struct AfPacket {
-    device: Arc<Device>,
+    interface: Arc<Interface>,
     queues: Vec<AfPacketQueue>,
     caps: UplinkCaps,
 }
@@ -43,8 +43,8 @@ impl AfPacket {
     /// # Errors
     /// See [`AfPacketError`].
     pub fn open(name: &str, pairs: usize, config: AfPacketConfig) -> Result<Self, AfPacketError> {
-        let device = Arc::new(Device::new(name, pairs, config)?);
-        let open = |number| AfPacketQueue::open(&device, number > 0);
+        let interface = Arc::new(Interface::new(name, pairs, config)?);
+        let open = |number| AfPacketQueue::open(&interface, number > 0);
         let queues: Vec<_> = (0..pairs).map(open).collect::<Result<_, _>>()?;
         Ok(Self {
             caps: UplinkCaps {
@@ -59,7 +59,7 @@ impl AfPacket {
                 },
                 batches: false,
             },
-            device,
+            interface,
             queues,
         })
     }
@@ -67,7 +67,7 @@ impl AfPacket {
 
 impl Uplink for AfPacket {
     fn name(&self) -> String {
-        format!("interface {}", self.device.name())
+        format!("interface {}", self.interface.name())
     }
 
     fn caps(&self) -> UplinkCaps {

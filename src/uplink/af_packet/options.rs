@@ -4,9 +4,9 @@ use clap::Args;
 use rustix::thread::CapabilitySet;
 
 use super::AfPacket;
-use super::device::AfPacketConfig;
 use super::error::AfPacketError;
 use super::filter::{MACS_MAX, Mac, parse_mac};
+use super::interface::AfPacketConfig;
 use crate::sys::packet::packet_socket;
 use crate::uplink::Uplink;
 use crate::uplink::if_name::name_fault;

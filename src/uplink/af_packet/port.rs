@@ -9,9 +9,9 @@ use rustix::net::sockopt::{
     set_socket_send_buffer_size_force,
 };
 
-use super::device::Device;
 use super::error::AfPacketError;
 use super::filter::for_addresses;
+use super::interface::Interface;
 use super::slot::{FRAME_AT, RESERVE};
 use crate::sys::PacketRing;
 use crate::sys::packet::{
@@ -64,29 +64,29 @@ impl Ring {
 impl Port {
     /// Attaches to the interface `index`, whose MTU is `mtu`, for both directions.
     pub(super) fn receiving(
-        device: &Device,
+        interface: &Interface,
         index: u32,
         mtu: usize,
     ) -> Result<Self, AfPacketError> {
-        let port = Self::new(device, index)?;
+        let port = Self::new(interface, index)?;
         let fd = port.socket.as_fd();
-        let setup = |step| AfPacketError::setup(step, device.name());
+        let setup = |step| AfPacketError::setup(step, interface.name());
         set_fixed_slots(fd).map_err(setup("choose the kind of ring"))?;
         set_reserve(fd, RESERVE).map_err(setup("leave room in the ring's slots"))?;
         set_long_frames_queued(fd).map_err(setup("have long frames queued"))?;
         if let Err(err) = ignore_outgoing(fd) {
             log::debug!("outgoing frames are told by their type: {err}");
         }
-        let macs = device.macs();
+        let macs = interface.macs();
         if !macs.is_empty() {
             attach_filter(fd, &mut for_addresses(macs)).map_err(setup("attach a filter"))?;
         }
         let slot_len = slot_len(mtu);
-        let slots = PacketRing::new(fd, device.slots(), slot_len).map_err(|source| {
+        let slots = PacketRing::new(fd, interface.slots(), slot_len).map_err(|source| {
             match Errno::from_io_error(&source) {
                 Some(Errno::NOMEM) => AfPacketError::RingMemory {
-                    name: device.name().to_owned(),
-                    slots: device.slots(),
+                    name: interface.name().to_owned(),
+                    slots: interface.slots(),
                     slot_len,
                     source,
                 },
@@ -97,7 +97,7 @@ impl Port {
         for membership in memberships(macs) {
             add_membership(fd, index, membership).map_err(setup("receive what is the guest's"))?;
         }
-        device.join(fd, index)?;
+        interface.join(fd, index)?;
         Ok(Self {
             ring: Some(Ring {
                 slots,
@@ -109,18 +109,18 @@ impl Port {
     }
 
     /// Attaches to the interface `index` to send only.
-    pub(super) fn sending(device: &Device, index: u32) -> Result<Self, AfPacketError> {
-        let port = Self::new(device, index)?;
+    pub(super) fn sending(interface: &Interface, index: u32) -> Result<Self, AfPacketError> {
+        let port = Self::new(interface, index)?;
         bind_packet(port.socket.as_fd(), index, false)
-            .map_err(AfPacketError::setup("bind a socket", device.name()))?;
+            .map_err(AfPacketError::setup("bind a socket", interface.name()))?;
         Ok(port)
     }
 
-    fn new(device: &Device, index: u32) -> Result<Self, AfPacketError> {
+    fn new(interface: &Interface, index: u32) -> Result<Self, AfPacketError> {
         let socket = packet_socket().map_err(AfPacketError::no_socket)?;
-        let setup = |step| AfPacketError::setup(step, device.name());
+        let setup = |step| AfPacketError::setup(step, interface.name());
         set_vnet_hdr(socket.as_fd()).map_err(setup("ask for a virtio-net header"))?;
-        if device.is_bypassing_qdisc() {
+        if interface.is_bypassing_qdisc() {
             bypass_qdisc(socket.as_fd()).map_err(setup("bypass the queueing discipline"))?;
         }
         enlarge_buffers(&socket).map_err(setup("enlarge the buffers of a socket"))?;

@@ -22,8 +22,8 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::socket_error;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
 
-use super::device::Device;
 use super::error::AfPacketError;
+use super::interface::Interface;
 use super::port::{Port, Ring};
 use super::slot::{SlotHead, Tag, encode, restore};
 use crate::sys::packet::{PACKET_VNET_HDR_LEN, bound_index, take_counts};
@@ -45,7 +45,7 @@ const EVENTS_MAX: usize = 64;
 /// A queue of an interface.
 #[derive(Debug)]
 pub struct AfPacketQueue {
-    device: Arc<Device>,
+    interface: Arc<Interface>,
     /// Says that some interface changed. What did is looked up, not read from the messages.
     events: OwnedFd,
     port: Port,
@@ -76,15 +76,15 @@ enum Taken {
 
 impl AfPacketQueue {
     /// Attaches one queue.
-    pub(super) fn open(device: &Arc<Device>, is_spare: bool) -> Result<Self, AfPacketError> {
+    pub(super) fn open(interface: &Arc<Interface>, is_spare: bool) -> Result<Self, AfPacketError> {
         // First of all, so that no change goes unseen.
         let events = link_events().map_err(|errno| {
-            AfPacketError::setup("be told of changes", device.name())(errno.into())
+            AfPacketError::setup("be told of changes", interface.name())(errno.into())
         })?;
-        let (index, state) = device.find(events.as_fd(), None)?;
+        let (index, state) = interface.find(events.as_fd(), None)?;
         Ok(Self {
-            port: Port::receiving(device, index, state.mtu)?,
-            device: Arc::clone(device),
+            port: Port::receiving(interface, index, state.mtu)?,
+            interface: Arc::clone(interface),
             events,
             generation: 0,
             has_carrier: true,
@@ -184,9 +184,9 @@ impl AfPacketQueue {
 
     fn attach(&self, index: u32, mtu: usize) -> Result<Port, AfPacketError> {
         if self.is_active || !self.is_spare {
-            Port::receiving(&self.device, index, mtu)
+            Port::receiving(&self.interface, index, mtu)
         } else {
-            Port::sending(&self.device, index)
+            Port::sending(&self.interface, index)
         }
     }
 
@@ -195,7 +195,7 @@ impl AfPacketQueue {
         let bound = bound_index(self.port.fd()).unwrap_or(None);
         let is_bound = bound == Some(self.port.index);
         let attached = is_bound.then_some(self.port.index);
-        let (index, state) = self.device.find(self.events.as_fd(), attached)?;
+        let (index, state) = self.interface.find(self.events.as_fd(), attached)?;
         if attached != Some(index) {
             let port = self.attach(index, state.mtu)?;
             self.replace_port(port);
@@ -274,7 +274,9 @@ impl UplinkQueue for AfPacketQueue {
         if !self.is_spare {
             return Ok(());
         }
-        let found = self.device.find(self.events.as_fd(), Some(self.port.index));
+        let found = self
+            .interface
+            .find(self.events.as_fd(), Some(self.port.index));
         let port = found.and_then(|(index, state)| self.attach(index, state.mtu));
         match port {
             Ok(port) => self.replace_port(port),
@@ -328,7 +330,7 @@ impl UplinkQueue for AfPacketQueue {
         if core::mem::replace(&mut self.has_carrier, has_carrier) == has_carrier {
             return;
         }
-        let name = self.device.name();
+        let name = self.interface.name();
         match found {
             Ok(_) if has_carrier => info!("interface {name} is up"),
             Ok(_) => warn!("interface {name} is down"),

@@ -24,7 +24,7 @@ pub struct AfPacketConfig {
 
 /// An interface as the operator named it, and what its queues have in common.
 #[derive(Debug)]
-pub(super) struct Device {
+pub(super) struct Interface {
     name: String,
     queues: usize,
     config: AfPacketConfig,
@@ -33,7 +33,7 @@ pub(super) struct Device {
     group: Mutex<Option<(u32, u16)>>,
 }
 
-impl Device {
+impl Interface {
     pub(super) fn new(
         name: &str,
         queues: usize,
