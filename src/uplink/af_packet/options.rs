@@ -14,7 +14,7 @@ use crate::uplink::kinds::{Kind, Misuse, OpenError, Probe, has_capability};
 use crate::values::{number, switch};
 
 /// Slots of a ring unless said otherwise.
-const SLOTS: usize = 1024;
+const SLOTS: usize = 2048;
 
 /// The options of an existing interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
@@ -30,7 +30,7 @@ pub struct AfPacketOptions {
     pub af_packet_mac: Vec<Mac>,
 
     /// Frames that the ring of each queue takes, 16 to 32768, rounded up to a power of two
-    /// [default: 1024].
+    /// [default: 2048].
     #[arg(long, value_name = "FRAMES", allow_negative_numbers = true,
         value_parser = number(16..=32768usize, "frames"), help_heading = "Host side")]
     pub af_packet_ring: Option<usize>,
