@@ -13,9 +13,11 @@ use crate::payload::{self, Family};
 use crate::scene::{Plot, Stage};
 
 pub(crate) const CASES: &[Case] = &[
-    Case::new("boot_ping", ping).on_older_too(),
-    Case::new("boot_dhcp", dhcp),
-    Case::new("boot_mtu9000", mtu9000),
+    Case::new("boot_ping", ping)
+        .on_older_too()
+        .on_interface_too(),
+    Case::new("boot_dhcp", dhcp).on_interface_too(),
+    Case::new("boot_mtu9000", mtu9000).on_interface_too(),
     Case::new("boot_mtu_from_daemon", mtu_from_daemon).daemon_only(),
 ];
 

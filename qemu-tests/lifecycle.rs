@@ -15,7 +15,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("lifecycle_guest_reboot", guest_reboot).on_older_too(),
     Case::new("lifecycle_driver_reload", driver_reload).on_older_too(),
     Case::new("lifecycle_set_link", set_link).on_older_too(),
-    Case::new("lifecycle_stop_cont", stop_cont),
+    Case::new("lifecycle_stop_cont", stop_cont).on_interface_too(),
     Case::new("lifecycle_interface_down_up", interface_down_up),
     Case::new("lifecycle_tap_is_removed", tap_is_removed).daemon_only(),
 ];

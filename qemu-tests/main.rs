@@ -23,6 +23,7 @@ mod coalesce;
 )]
 mod front_end;
 mod harness;
+mod interface;
 mod lifecycle;
 mod multiqueue;
 mod offload;
@@ -48,6 +49,8 @@ struct Case {
     on_older: bool,
     /// About the daemon, with nothing to find in QEMU's own device.
     daemon_only: bool,
+    /// Also run with the daemon on an interface.
+    on_interface: bool,
 }
 
 impl Case {
@@ -57,12 +60,20 @@ impl Case {
             run,
             on_older: false,
             daemon_only: false,
+            on_interface: false,
         }
     }
 
     const fn on_older_too(self) -> Self {
         Case {
             on_older: true,
+            ..self
+        }
+    }
+
+    const fn on_interface_too(self) -> Self {
+        Case {
+            on_interface: true,
             ..self
         }
     }
@@ -113,6 +124,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         uso::CASES,
         soak::CASES,
         lifecycle::CASES,
+        interface::CASES,
         reconnect::CASES,
         multiqueue::CASES,
         stream::CASES,
@@ -128,11 +140,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut trials = Vec::new();
     let versions = kit.map_or(1, |kit| kit.qemus.len());
     for number in 0..versions {
-        for case in cases
-            .into_iter()
-            .flatten()
-            .filter(|case| number == 0 || case.on_older)
-        {
+        for case in cases.into_iter().flatten() {
             let name = kit.map_or(case.name.to_owned(), |kit| {
                 if number == 0 {
                     case.name.to_owned()
@@ -140,19 +148,37 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
                     format!("{}_qemu_{}", case.name, kit.qemus[number].version)
                 }
             });
-            let trial = Trial::test(name, move || {
-                let kit = kit.ok_or("only listed")?;
-                let stage = Stage {
-                    kit,
-                    qemu: &kit.qemus[number],
-                    backend,
-                };
-                attempt(&stage, case)
-            });
-            trials.push(trial.with_ignored_flag(case.daemon_only && backend == Backend::QemuTap));
+            if number == 0 || case.on_older {
+                trials.push(trial(kit, number, name, case, backend));
+            }
+            if number == 0 && case.on_interface && backend == Backend::Daemon {
+                let name = format!("{}_on_interface", case.name);
+                trials.push(trial(kit, number, name, case, Backend::Interface));
+            }
         }
     }
     Ok(libtest_mimic::run(arguments, trials).exit_code())
+}
+
+/// A test as it is listed: on one of the kit's QEMUs.
+fn trial(
+    kit: Option<&'static Kit>,
+    number: usize,
+    name: String,
+    case: &'static Case,
+    backend: Backend,
+) -> Trial {
+    let is_left_out = case.daemon_only && backend == Backend::QemuTap;
+    let trial = Trial::test(name, move || {
+        let kit = kit.ok_or("only listed")?;
+        let stage = Stage {
+            kit,
+            qemu: &kit.qemus[number],
+            backend,
+        };
+        attempt(&stage, case)
+    });
+    trial.with_ignored_flag(is_left_out)
 }
 
 /// Runs one test; a failure tells what daemon, QEMU and guest said.

@@ -12,11 +12,13 @@ use crate::scene::Stage;
 pub(crate) const CASES: &[Case] = &[
     Case::new("reconnect_next_qemu", next_qemu)
         .daemon_only()
-        .on_older_too(),
+        .on_older_too()
+        .on_interface_too(),
     Case::new("reconnect_after_qemu_is_killed", after_qemu_is_killed).daemon_only(),
     Case::new("reconnect_after_daemon_is_killed", after_daemon_is_killed)
         .daemon_only()
-        .on_older_too(),
+        .on_older_too()
+        .on_interface_too(),
     Case::new("reconnect_after_daemon_ends", after_daemon_ends).daemon_only(),
     Case::new(
         "reconnect_200_sessions_leave_nothing",
@@ -28,7 +30,7 @@ pub(crate) const CASES: &[Case] = &[
 /// QEMU ends and another one connects to the same daemon.
 fn next_qemu(stage: &Stage<'_>) -> Result<()> {
     let lab = Lab::new(stage.kit, Wire::Frames, 1500)?;
-    let config = DaemonConfig::new(&lab.add_tap(1)?);
+    let config = DaemonConfig::on(&stage.uplink(&lab, 1)?);
     let daemon = Daemon::start(&config)?;
     for _ in 0..3 {
         let vm = Vm::start(
@@ -48,7 +50,7 @@ fn next_qemu(stage: &Stage<'_>) -> Result<()> {
 /// QEMU is killed in the middle of a transfer.
 fn after_qemu_is_killed(stage: &Stage<'_>) -> Result<()> {
     let lab = Lab::new(stage.kit, Wire::Frames, 1500)?;
-    let config = DaemonConfig::new(&lab.add_tap(1)?);
+    let config = DaemonConfig::on(&stage.uplink(&lab, 1)?);
     let _daemon = Daemon::start(&config)?;
     for _ in 0..2 {
         let vm = Vm::start(
@@ -90,7 +92,7 @@ fn replace_daemon(stage: &Stage<'_>, end: fn(Daemon) -> Result<()>) -> Result<()
     let lab = Lab::new(stage.kit, Wire::Frames, 1500)?;
     let config = DaemonConfig {
         client: true,
-        ..DaemonConfig::new(&lab.add_tap(1)?)
+        ..DaemonConfig::on(&stage.uplink(&lab, 1)?)
     };
     // QEMU boots only when its back end is there, and the daemon waits for QEMU's socket.
     let mut daemon = Daemon::start(&config)?;
@@ -115,7 +117,7 @@ fn replace_daemon(stage: &Stage<'_>, end: fn(Daemon) -> Result<()>) -> Result<()
 /// threads and memory where they were after the tenth. Guests come before and after.
 fn sessions_leave_nothing(stage: &Stage<'_>) -> Result<()> {
     let lab = Lab::new(stage.kit, Wire::Frames, 1500)?;
-    let config = DaemonConfig::new(&lab.add_tap(1)?);
+    let config = DaemonConfig::on(&stage.uplink(&lab, 1)?);
     let daemon = Daemon::start(&config)?;
     let guest = || -> Result<()> {
         let netdev = Netdev::VhostUser(config.socket.clone());

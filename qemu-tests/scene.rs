@@ -21,7 +21,10 @@ pub(crate) struct Stage<'a> {
 /// What serves the guest's network device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Backend {
+    /// The daemon on a tap.
     Daemon,
+    /// The daemon on an interface.
+    Interface,
     QemuTap,
 }
 
@@ -81,17 +84,24 @@ impl<'a> Stage<'a> {
         self.open_with(&Plot::default())
     }
 
+    /// Makes what the daemon is to be on, and gives the words that ask for it.
+    pub(crate) fn uplink(&self, lab: &Lab<'_>, queues: u16) -> Result<String> {
+        Ok(match self.backend {
+            Backend::Interface => format!("--af-packet {}", lab.add_interface()?),
+            Backend::Daemon | Backend::QemuTap => format!("--tap {}", lab.add_tap(queues)?),
+        })
+    }
+
     pub(crate) fn open_with(&self, plot: &Plot) -> Result<Scene<'a>> {
         let lab = Lab::new(self.kit, plot.wire, plot.mtu)?;
-        let tap = lab.add_tap(plot.queues)?;
         let mut middleman = None;
         let (daemon, netdev) = match self.backend {
-            Backend::QemuTap => (None, Netdev::Tap(tap)),
-            Backend::Daemon => {
+            Backend::QemuTap => (None, Netdev::Tap(lab.add_tap(plot.queues)?)),
+            Backend::Daemon | Backend::Interface => {
                 let mut config = DaemonConfig {
                     queue_pairs: plot.queues,
                     options: plot.options.clone(),
-                    ..DaemonConfig::new(&tap)
+                    ..DaemonConfig::on(&self.uplink(&lab, plot.queues)?)
                 };
                 let daemon = Daemon::start(&config)?;
                 if plot.uso {

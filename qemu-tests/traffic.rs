@@ -8,9 +8,13 @@ use crate::payload::{self, Family};
 use crate::scene::{Plot, Stage};
 
 pub(crate) const CASES: &[Case] = &[
-    Case::new("traffic_tcp_udp_ipv4", |stage| frames(stage, Family::V4)).on_older_too(),
-    Case::new("traffic_tcp_udp_ipv6", |stage| frames(stage, Family::V6)).on_older_too(),
-    Case::new("traffic_tcp_udp_bulk_from_host", bulk),
+    Case::new("traffic_tcp_udp_ipv4", |stage| frames(stage, Family::V4))
+        .on_older_too()
+        .on_interface_too(),
+    Case::new("traffic_tcp_udp_ipv6", |stage| frames(stage, Family::V6))
+        .on_older_too()
+        .on_interface_too(),
+    Case::new("traffic_tcp_udp_bulk_from_host", bulk).on_interface_too(),
     Case::new("traffic_tcp_udp_gro_off", gro_off).daemon_only(),
     Case::new("traffic_tcp_udp_flush_timeout_0", flush_timeout_0).daemon_only(),
 ];

@@ -9,8 +9,10 @@ use crate::harness::capture::{self, GuestCapture, SenderCapture};
 use crate::scene::Stage;
 
 pub(crate) const CASES: &[Case] = &[
-    Case::new("vlan_into_guest", into_guest).on_older_too(),
-    Case::new("vlan_out_of_guest", out_of_guest),
+    Case::new("vlan_into_guest", into_guest)
+        .on_older_too()
+        .on_interface_too(),
+    Case::new("vlan_out_of_guest", out_of_guest).on_interface_too(),
 ];
 
 /// A broadcast of 802.1Q, 802.1ad with 802.1Q in it, and an untagged one for comparison, with the

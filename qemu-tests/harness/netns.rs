@@ -98,6 +98,32 @@ impl Lab<'_> {
         format!("tap{}x{port}", self.id)
     }
 
+    /// Makes an interface whose other end is on the bridge, and gives its name.
+    pub(crate) fn add_interface(&self) -> Result<String> {
+        let number = self.next_port.fetch_add(1, Ordering::Relaxed);
+        self.make_interface(number)
+    }
+
+    /// Makes the interface with this number, for the first time or again.
+    pub(crate) fn make_interface(&self, number: u32) -> Result<String> {
+        let Lab { kit, id, mtu, .. } = self;
+        let (interface, port) = (format!("if{id}x{number}"), format!("port{id}x{number}"));
+        ip(
+            kit,
+            &format!("link add {interface} mtu {mtu} type veth peer name {port} mtu {mtu}"),
+        )?;
+        disable_ipv6(&interface)?;
+        disable_ipv6(&port)?;
+        ip(kit, &format!("link set {port} master br{id} up"))?;
+        ip(kit, &format!("link set {interface} up"))?;
+        Ok(interface)
+    }
+
+    /// Takes away the interface with this number.
+    pub(crate) fn remove_interface(&self, number: u32) -> Result<()> {
+        ip(self.kit, &format!("link del if{}x{number}", self.id))
+    }
+
     /// Takes away the tap that was added as the one with this number.
     pub(crate) fn remove_tap(&self, port: u32) -> Result<()> {
         ip(self.kit, &format!("link del {}", self.tap(port)))
@@ -108,8 +134,10 @@ impl Drop for Lab<'_> {
     fn drop(&mut self) {
         // What is left goes with the sandbox, so failing here does no harm.
         let ports = self.next_port.load(Ordering::Relaxed);
-        for tap in (0..ports).map(|port| format!("tap{}x{port}", self.id)) {
-            let _ = ip(self.kit, &format!("link del {tap}"));
+        for port in 0..ports {
+            let _ = self
+                .remove_tap(port)
+                .or_else(|_| self.remove_interface(port));
         }
         let _ = ip(self.kit, &format!("link del br{}", self.id));
     }
