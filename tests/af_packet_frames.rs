@@ -13,9 +13,11 @@ mod netns;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
+use rustix::net::sockopt::set_socket_send_buffer_size_force;
+use vhost_user_gro::sys::GuestSlice;
 use vhost_user_gro::uplink::af_packet::{AfPacket, AfPacketConfig, AfPacketError, Mac};
 use vhost_user_gro::uplink::{
-    FramePool, RecvEnd, RecvError, RxFrame, SendError, Uplink, UplinkQueue,
+    Flushed, FramePool, RecvEnd, RecvError, RxFrame, SendError, TxFrame, Uplink, UplinkQueue,
 };
 use vhost_user_gro::wire::VnetHdr;
 use vhost_user_gro::wire::vnet_hdr::{F_NEEDS_CSUM, GSO_TCPV4};
@@ -430,6 +432,116 @@ fn f40_sending_past_the_mtu_or_down_is_told_apart() {
     });
 }
 
+/// What the other end of the cable gets of frames that the guest sends in one batch.
+fn batch(cable: &mut Cable, frames: &[(VnetHdr, Vec<u8>)]) -> Vec<Vec<u8>> {
+    let mut wire = attach("wire", 1, config(512)).remove(0);
+    for (vnet, frame) in frames {
+        let mut guest = frame[54..].to_vec();
+        let frame = TxFrame {
+            vnet: *vnet,
+            head: &frame[..54],
+            rest: &[GuestSlice::from(&mut guest[..])],
+        };
+        cable.queue.send(&frame).expect("the interface is up");
+    }
+    let flushed = cable.queue.flush().expect("the interface is up");
+    assert_eq!(flushed, Flushed::All);
+    let mut out = Vec::new();
+    let pool = FramePool::new(64);
+    wire.recv_batch(&pool, 256, &mut out)
+        .expect("the wire is up");
+    out.iter().map(|rx| rx.frame.as_ref().to_vec()).collect()
+}
+
+#[test]
+fn f42_short_and_long_frames_of_a_batch_leave_in_order() {
+    in_namespace(
+        "f42_short_and_long_frames_of_a_batch_leave_in_order",
+        || {
+            let mut cable = Cable::new(1500, config(SMALL));
+            let mut frames: Vec<_> = (0..150).map(numbered).collect();
+            for (at, len) in [(3, 20_000), (40, 2100), (149, LARGEST)] {
+                let (vnet, mut long) = gso(len);
+                long[98..100].copy_from_slice(&u16::try_from(at).unwrap().to_be_bytes());
+                frames[at] = (vnet, long);
+            }
+            let sent: Vec<_> = frames.iter().map(|(_, frame)| frame.clone()).collect();
+            let got = batch(&mut cable, &frames);
+            let numbers: Vec<_> = got.iter().map(|frame| number(frame)).collect();
+            assert_eq!(numbers, (0..150).collect::<Vec<_>>());
+            assert!(got == sent, "bytes differ");
+            assert_eq!(cable.queue.stats().tx_lost, 0);
+        },
+    );
+}
+
+#[test]
+fn f40_a_refused_frame_of_a_batch_does_not_stop_the_next() {
+    in_namespace(
+        "f40_a_refused_frame_of_a_batch_does_not_stop_the_next",
+        || {
+            let mut cable = Cable::new(1000, config(SMALL));
+            let mut frames: Vec<_> = (0..10).map(numbered).collect();
+            let (_, too_long) = plain(1514);
+            for at in [0, 4, 5, 9] {
+                frames[at] = (VnetHdr::default(), too_long.clone());
+            }
+            let got = batch(&mut cable, &frames);
+            let numbers: Vec<_> = got.iter().map(|frame| number(frame)).collect();
+            assert_eq!(numbers, [1, 2, 3, 6, 7, 8]);
+            assert_eq!(cable.queue.stats().tx_lost, 4);
+        },
+    );
+}
+
+#[test]
+fn f39_frames_that_the_host_has_no_room_for_are_kept_in_order() {
+    in_namespace(
+        "f39_frames_that_the_host_has_no_room_for_are_kept_in_order",
+        || {
+            let mut cable = Cable::new(1500, config(SMALL));
+            // A device that takes a frame in 12 ms; the queue in front of it holds them all.
+            ip("link set dev uplink txqueuelen 1000");
+            let shaped = std::process::Command::new("tc")
+                .args("qdisc add dev uplink root tbf rate 1mbit burst 2000 limit 100mb".split(' '))
+                .status();
+            if !shaped.is_ok_and(|status| status.success()) {
+                eprintln!("SKIPPED f39_frames_that_the_host_has_no_room_for: no tc with tbf");
+                return;
+            }
+            set_socket_send_buffer_size_force(cable.queue.fd(), 20_000).unwrap();
+            let mut wire = attach("wire", 1, config(512)).remove(0);
+            let pool = FramePool::new(64);
+            let mut got = Vec::new();
+            let mut waits = 0;
+            for sent in 0..60u16 {
+                let (_, mut frame) = plain(1514);
+                frame[98..100].copy_from_slice(&sent.to_be_bytes());
+                let vnet = VnetHdr::default();
+                let frame = TxFrame {
+                    vnet,
+                    head: &frame,
+                    rest: &[],
+                };
+                cable.queue.send(&frame).expect("a batch has room");
+                while cable.queue.flush().unwrap() == Flushed::Partly {
+                    waits += 1;
+                    let ready = readiness(cable.queue.as_ref(), PollFlags::OUT, 5000);
+                    assert!(ready.contains(PollFlags::OUT), "never writable");
+                }
+            }
+            while got.len() < 60 && is_readable(wire.as_ref(), 5000) {
+                let mut out = Vec::new();
+                wire.recv_batch(&pool, 64, &mut out).unwrap();
+                got.extend(out.iter().map(|rx| number(rx.frame.as_ref())));
+            }
+            assert_eq!(got, (0..60).collect::<Vec<_>>());
+            assert!(waits > 0, "it was never full");
+            assert_eq!(cable.queue.stats().tx_lost, 0);
+        },
+    );
+}
+
 /// Whether the queue has news of its device.
 fn has_news(queue: &dyn UplinkQueue) -> bool {
     let fd = queue.events().expect("an interface can be watched");
@@ -518,6 +630,16 @@ fn f40_an_interface_that_was_deleted_is_attached_to_again_when_it_is_back() {
         }
         // What waited in the ring of an interface that went.
         assert_eq!(cable.queue.stats().rx_discarded, 5);
+        // All of it, if the ring was full.
+        for at in 0..70 {
+            let (vnet, frame) = numbered(at);
+            cable.put(vnet, &frame);
+        }
+        ip("link delete dev uplink");
+        add_pair(1500);
+        follow(cable.queue.as_mut(), true);
+        let stats = cable.queue.stats();
+        assert_eq!((stats.rx_discarded, stats.rx_ring_full), (5 + 64, 6));
     });
 }
 

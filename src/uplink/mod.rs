@@ -151,7 +151,8 @@ pub struct UplinkStats {
     pub rx_errors: u64,
     /// Frames that waited in a queue when it was taken out of its device's set.
     pub rx_discarded: u64,
-    /// Frames that `send` took and that were lost on this side of the host, with a connection.
+    /// Frames that `send` took and that were lost on this side of the host: with a connection or an
+    /// interface, or because the host refused them when their batch ended.
     pub tx_lost: u64,
     /// Times the connection was given up because what came over it cannot be right.
     pub rx_out_of_step: u64,

@@ -34,7 +34,8 @@ pub(crate) fn send(
         vnet,
         head: frame,
         rest: &[],
-    })
+    })?;
+    queue.flush().map(drop)
 }
 
 /// A TCP/IPv4 segment of `len` bytes in all whose checksum is left to the host.

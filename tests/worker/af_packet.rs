@@ -48,6 +48,7 @@ fn put(wire: &mut Box<dyn UplinkQueue>, frame: &Built) {
         rest: &[],
     };
     wire.send(&frame).expect("the wire is up");
+    wire.flush().expect("the wire is up");
 }
 
 #[test]

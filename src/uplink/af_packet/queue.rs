@@ -22,6 +22,7 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::socket_error;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
 
+use super::batch::Batch;
 use super::error::AfPacketError;
 use super::interface::Interface;
 use super::port::{Port, Ring};
@@ -30,7 +31,7 @@ use crate::sys::packet::{PACKET_VNET_HDR_LEN, bound_index, take_counts};
 use crate::sys::{NetDevice, PacketRing, SlotState};
 use crate::uplink::vnet_fd::write_frame;
 use crate::uplink::{
-    BUF_LEN, Frame, FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame,
+    BUF_LEN, Flushed, Frame, FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame,
     UplinkQueue, UplinkStats,
 };
 use crate::wire::RxMeta;
@@ -49,6 +50,7 @@ pub struct AfPacketQueue {
     /// Says that some interface changed. What did is looked up, not read from the messages.
     events: OwnedFd,
     port: Port,
+    batch: Batch,
     generation: u64,
     has_carrier: bool,
     /// The last call found nothing.
@@ -86,6 +88,7 @@ impl AfPacketQueue {
             port: Port::receiving(interface, index, state.mtu)?,
             interface: Arc::clone(interface),
             events,
+            batch: Batch::new(),
             generation: 0,
             has_carrier: true,
             was_empty: false,
@@ -161,6 +164,20 @@ impl AfPacketQueue {
         }
     }
 
+    /// Makes room for a frame behind all that was collected.
+    fn flush_for_more(&mut self) -> Result<(), SendError> {
+        match self.flush()? {
+            Flushed::All => Ok(()),
+            Flushed::Partly => Err(SendError::Full),
+        }
+    }
+
+    /// Gives up and counts the first `count` frames that were collected.
+    fn lose(&mut self, count: usize) {
+        self.stats.tx_lost += count as u64;
+        self.batch.forget(count);
+    }
+
     /// Takes another port; what waits in the old one is thrown away and counted.
     fn replace_port(&mut self, port: Port) {
         self.count_losses();
@@ -172,8 +189,10 @@ impl AfPacketQueue {
         else {
             return;
         };
-        while matches!(slots.state(next), SlotState::Filled(_)) {
-            // At most as many as there are slots: the kernel fills none twice while it is ours.
+        for _ in 0..slots.slots() {
+            if !matches!(slots.state(next), SlotState::Filled(_)) {
+                break;
+            }
             next = next.wrapping_add(1);
             self.stats.rx_discarded += 1;
         }
@@ -255,8 +274,40 @@ impl UplinkQueue for AfPacketQueue {
     }
 
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), SendError> {
+        if !self.has_carrier {
+            return Err(SendError::Down);
+        }
         let hdr = encode(&frame.vnet);
+        if self.batch.is_full() {
+            self.flush_for_more()?;
+        }
+        if self.batch.add(&hdr, frame) {
+            return Ok(());
+        }
+        // It must not overtake the others.
+        self.flush_for_more()?;
         write_frame(self.port.fd(), &mut self.scratch, &hdr, frame).map_err(send_error)
+    }
+
+    fn flush(&mut self) -> Result<Flushed, SendError> {
+        loop {
+            match self.batch.send(self.port.fd()) {
+                Ok(true) => {}
+                Ok(false) => return Ok(Flushed::All),
+                Err(err) if Errno::from_io_error(&err) == Some(Errno::AGAIN) => {
+                    return Ok(Flushed::Partly);
+                }
+                Err(err) => match send_error(err) {
+                    SendError::Full => return Err(SendError::Full),
+                    // The first one; the next may pass.
+                    SendError::Refused(_) => self.lose(1),
+                    error => {
+                        self.lose(self.batch.len());
+                        return Err(error);
+                    }
+                },
+            }
+        }
     }
 
     /// The host cannot be told. Frames that the guest does not take are cut, and their checksums
