@@ -14,9 +14,12 @@ pub(crate) const CASES: &[Case] =
 /// The guest sees it as the state of its link, and has its network again afterwards.
 fn goes_and_comes_back(stage: &Stage<'_>) -> Result<()> {
     let lab = Lab::new(stage.kit, Wire::Frames, 1500)?;
-    let config = DaemonConfig::on(&format!("--af-packet {}", lab.add_interface()?));
+    let config = DaemonConfig {
+        client: true,
+        ..DaemonConfig::on(&format!("--af-packet {}", lab.add_interface()?))
+    };
     let daemon = Daemon::start(&config)?;
-    let netdev = Netdev::VhostUser(config.socket.clone());
+    let netdev = Netdev::VhostUserServer(config.socket.clone());
     let vm = Vm::start(stage.kit, stage.qemu, &VmConfig::new(netdev))?;
     vm.configure()?;
     payload::all_ways(&vm, &lab.sender)?;

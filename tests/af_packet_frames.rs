@@ -34,6 +34,7 @@ fn config(slots: usize) -> AfPacketConfig {
     AfPacketConfig {
         macs: Vec::new(),
         slots,
+        shows_link: true,
         qdisc_bypass: false,
     }
 }

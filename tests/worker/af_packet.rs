@@ -19,6 +19,7 @@ fn attach(name: &str) -> Box<dyn UplinkQueue> {
     let config = AfPacketConfig {
         macs: Vec::new(),
         slots: SLOTS,
+        shows_link: true,
         qdisc_bypass: false,
     };
     let mut uplink = AfPacket::open(name, 1, config).expect("root may attach to interfaces");

@@ -18,6 +18,8 @@ pub struct AfPacketConfig {
     pub macs: Vec<Mac>,
     /// Slots of the ring of each queue, a power of two from 16 up.
     pub slots: usize,
+    /// The guest sees the state of the interface as that of its link.
+    pub shows_link: bool,
     /// Send past the queueing discipline of the interface.
     pub qdisc_bypass: bool,
 }
@@ -63,6 +65,10 @@ impl Interface {
 
     pub(super) const fn slots(&self) -> usize {
         self.config.slots
+    }
+
+    pub(super) const fn shows_link(&self) -> bool {
+        self.config.shows_link
     }
 
     pub(super) const fn is_bypassing_qdisc(&self) -> bool {

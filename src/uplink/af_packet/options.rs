@@ -35,6 +35,11 @@ pub struct AfPacketOptions {
         value_parser = number(16..=32768usize, "frames"), help_heading = "Host side")]
     pub af_packet_ring: Option<usize>,
 
+    /// Whether the guest's link goes down while the interface is down or away [default: on].
+    #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
+        require_equals = true, default_missing_value = "on", help_heading = "Host side")]
+    pub af_packet_link: Option<bool>,
+
     /// Send past the queueing discipline of the interface [default: off].
     #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
         require_equals = true, default_missing_value = "on", help_heading = "Host side")]
@@ -54,6 +59,7 @@ impl Kind for AfPacketOptions {
         let alone = [
             ("af_packet_mac", !self.af_packet_mac.is_empty()),
             ("af_packet_ring", self.af_packet_ring.is_some()),
+            ("af_packet_link", self.af_packet_link.is_some()),
             (
                 "af_packet_qdisc_bypass",
                 self.af_packet_qdisc_bypass.is_some(),
@@ -77,6 +83,7 @@ impl Kind for AfPacketOptions {
         let config = AfPacketConfig {
             macs: self.af_packet_mac.clone(),
             slots: self.af_packet_ring.unwrap_or(SLOTS).next_power_of_two(),
+            shows_link: self.af_packet_link.unwrap_or(true),
             qdisc_bypass: self.af_packet_qdisc_bypass.unwrap_or(false),
         };
         let name = self.af_packet.as_deref().unwrap_or_default();

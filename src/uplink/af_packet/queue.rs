@@ -359,7 +359,7 @@ impl UplinkQueue for AfPacketQueue {
     }
 
     fn carrier(&self) -> Option<bool> {
-        Some(self.has_carrier)
+        self.interface.shows_link().then_some(self.has_carrier)
     }
 
     fn events(&self) -> Option<BorrowedFd<'_>> {
