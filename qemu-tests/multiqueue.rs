@@ -7,7 +7,7 @@ use crate::payload;
 use crate::scene::{Plot, Scene, Stage};
 
 pub(crate) const CASES: &[Case] = &[
-    Case::new("multiqueue_two_pairs", two_pairs),
+    Case::new("multiqueue_two_pairs", two_pairs).on_interface_too(),
     Case::new("multiqueue_one_of_two_pairs", one_of_two_pairs),
 ];
 
