@@ -574,6 +574,11 @@ fn f40_an_interface_that_is_down_says_so_and_comes_back() {
         || {
             let mut cable = Cable::new(1500, config(64));
             follow(cable.queue.as_mut(), true);
+            let quiet = AfPacketConfig {
+                shows_link: false,
+                ..config(SMALL)
+            };
+            let mut quiet = attach("uplink", 1, quiet).remove(0);
             let (vnet, frame) = plain(100);
             for end in ["uplink", "wire"] {
                 ip(&format!("link set dev {end} down"));
@@ -589,6 +594,10 @@ fn f40_an_interface_that_is_down_says_so_and_comes_back() {
                     assert_eq!(quiet, PollFlags::empty());
                 }
                 follow(cable.queue.as_mut(), false);
+                quiet.follow_device();
+                assert_eq!(quiet.carrier(), None);
+                let down = send(quiet.as_mut(), vnet, &frame);
+                assert!(matches!(down, Err(SendError::Down)), "{down:?}");
                 ip(&format!("link set dev {end} up"));
                 follow(cable.queue.as_mut(), true);
                 let _ = send(cable.wire.as_mut(), vnet, &frame);
