@@ -1,6 +1,6 @@
 //! An existing interface as uplink: a physical port, a veth, a VXLAN device, without a bridge.
 //!
-//! Frames come out of a ring that the kernel fills ([`queue`]), and go to the guest from where they
+//! Frames come out of a ring that the kernel fills (`queue`), and go to the guest from where they
 //! lie. The host's own stack keeps its share of the interface: it sees what the guest sees, and
 //! what it sends is not received here. Several queues are a group over which the kernel spreads
 //! frames by flow.
@@ -10,7 +10,7 @@
 //! after a timer of a millisecond at best, which is what an answer to a lone request would wait
 //! for, and one held frame would keep a whole block.
 //!
-//! Short frames from the guest leave together at the end of a drain ([`batch`]). A mapped ring
+//! Short frames from the guest leave together at the end of a drain (`batch`). A mapped ring
 //! for them measured the same and would need their order kept beside that of the long ones.
 //! Interface addresses, up/down state and offloads are the operator's business.
 
