@@ -1,7 +1,12 @@
 //! What the engine says about itself: counters, its list, and settings that take effect.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use super::{ALL, Rig};
-use crate::gro::{FlushReason, GroConfig, GroTypes};
+use crate::gro::{FlushReason, GroConfig, GroEngine, GroTypes};
+use crate::time::Instant;
+use crate::wire::RxMeta;
 use crate::wire::sample::Sample;
 use crate::wire::vnet_hdr::VnetHdr;
 
@@ -98,4 +103,47 @@ fn more_packets_than_at_first_are_no_matter() {
     assert_eq!(rig.engine.ready_len(), 1000);
     let delivered: Vec<_> = rig.drain().into_iter().map(|packet| packet.bytes).collect();
     assert_eq!(delivered, frames);
+}
+
+/// A frame that says when it is let go of.
+struct Lent {
+    bytes: Vec<u8>,
+    out: Rc<Cell<usize>>,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl AsMut<[u8]> for Lent {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.out.set(self.out.get() - 1);
+    }
+}
+
+#[test]
+fn a_released_packet_lets_go_of_all_its_frames_at_once() {
+    let mut engine = GroEngine::new(GroConfig::default());
+    engine.set_types(ALL);
+    let out = Rc::new(Cell::new(0));
+    for frame in Sample::tcp4().stream(5) {
+        out.set(out.get() + 1);
+        let lent = Lent {
+            bytes: frame.bytes(),
+            out: Rc::clone(&out),
+        };
+        engine.receive(Instant::ZERO, lent, &RxMeta::default());
+    }
+    engine.flush_all(FlushReason::PollEnd);
+    assert_eq!((engine.ready_len(), out.get()), (1, 5));
+    engine.release_front();
+    assert_eq!((engine.ready_len(), out.get()), (0, 0));
 }
