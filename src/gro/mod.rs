@@ -141,6 +141,7 @@ impl<B: FrameBytes> GroEngine<B> {
             self.stats.bytes += len;
             return self.receive_other(now, buf, meta);
         };
+        held.make_room();
         held.append_next(buf);
         self.stats.frames += 1;
         self.stats.merged += 1;

@@ -172,13 +172,18 @@ impl<B> Default for HeldPacket<B> {
 }
 
 impl<B: FrameBytes> HeldPacket<B> {
-    /// Adds the frame that was expected.
+    /// Makes room for one more frame. Done before the frame is moved, so that it need not be kept
+    /// safe from a failing allocation.
     #[inline(always)]
-    pub(super) fn append_next(&mut self, buf: B) {
-        // Before the frame is moved, so that it need not be kept safe from a failing allocation.
+    pub(super) fn make_room(&mut self) {
         while self.packet.rest.len() == self.packet.rest.capacity() {
             self.packet.rest.reserve(MORE_FRAMES);
         }
+    }
+
+    /// Adds the frame that was expected.
+    #[inline(always)]
+    pub(super) fn append_next(&mut self, buf: B) {
         self.packet.rest.push(buf);
         self.expected.advance(self.layout.payload_len());
     }
