@@ -607,3 +607,27 @@ fn a_given_hash_is_no_merge_condition() {
     }
     assert_eq!(rig.finish()[0].segs, 2);
 }
+
+#[test]
+fn f05_the_last_and_shorter_segment_keeps_to_the_mode_of_the_identification() {
+    let segs = |ids: [u16; 4]| {
+        let mut frames = Sample::tcp4().stream(4);
+        let last = frames.pop().unwrap().payload_len(7);
+        frames.push(last);
+        let mut rig = Rig::all();
+        for (frame, id) in frames.iter_mut().zip(ids) {
+            frame.id = id;
+            rig.send(frame);
+        }
+        let delivered = rig.finish();
+        delivered
+            .iter()
+            .map(|packet| packet.segs)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(segs([7, 7, 7, 7]), [4]);
+    assert_eq!(segs([7, 7, 7, 8]), [3, 1]);
+    assert_eq!(segs([7, 8, 9, 10]), [4]);
+    assert_eq!(segs([7, 8, 9, 9]), [3, 1]);
+    assert_eq!(segs([65534, 65535, 0, 1]), [4]);
+}
