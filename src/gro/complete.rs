@@ -49,11 +49,13 @@ fn rewrite_headers(frame: &mut [u8], layout: &Layout, len: usize, collected: u8)
     match layout.network() {
         Network::Ipv4 => {
             let id = Ipv4::at(frame, l3).map_or(0, Ipv4::id);
-            ipv4::rewrite(frame, l3, length(len - l3), id);
+            ipv4::rewrite(frame, l3, length(len.saturating_sub(l3)), id);
         }
-        Network::Ipv6 => ipv6::rewrite(frame, l3, length(len - l3 - ipv6::HEADER_LEN)),
+        Network::Ipv6 => {
+            ipv6::rewrite(frame, l3, length(len.saturating_sub(l3 + ipv6::HEADER_LEN)))
+        }
     }
-    let l4_len = length(len - l4);
+    let l4_len = length(len.saturating_sub(l4));
     let partial = checksum::pseudo_header(frame, layout, u32::from(l4_len)).fold();
     match layout.transport() {
         Transport::Tcp => {

@@ -14,7 +14,7 @@ use crate::wire::layout::{Known, Unfit};
 use crate::wire::tcp::Tcp;
 use crate::wire::udp::Udp;
 use crate::wire::vnet_hdr::{F_DATA_VALID, F_NEEDS_CSUM, GSO_NONE};
-use crate::wire::{Layout, RxMeta, Transport, VnetHdr, checksum};
+use crate::wire::{Layout, Network, RxMeta, Transport, VnetHdr, checksum, ipv6};
 
 /// What the packet that is held of a frame's flow says to it.
 enum Meeting {
@@ -226,12 +226,22 @@ fn may_join(frame: &[u8], meta: &RxMeta, layout: Layout) -> bool {
 /// IN-1, IN-2: whether the host vouches for the transport checksum, or it proves right.
 #[inline(always)]
 fn is_checksum_right(frame: &[u8], layout: Layout, host: &VnetHdr) -> bool {
-    if host.flags & (F_NEEDS_CSUM | F_DATA_VALID) == F_DATA_VALID {
-        return true;
-    }
-    if host.flags & F_NEEDS_CSUM != 0 {
-        return host.csum_start == layout.l4()
-            && host.csum_offset == layout.transport().checksum_offset();
-    }
-    checksum::is_transport_right(frame, &layout)
+    let is_vouched_for = if host.flags & F_NEEDS_CSUM != 0 {
+        host.csum_start == layout.l4() && host.csum_offset == layout.transport().checksum_offset()
+    } else if host.flags & F_DATA_VALID != 0 {
+        true
+    } else {
+        return checksum::is_transport_right(frame, &layout);
+    };
+    is_vouched_for && !has_segments_left(frame, layout)
+}
+
+/// IP6-7: also where nobody looks at the checksum. A merged packet has a partial one over the
+/// addresses of the fixed header.
+#[inline(always)]
+fn has_segments_left(frame: &[u8], layout: Layout) -> bool {
+    let l3 = usize::from(layout.l3());
+    let has_extensions =
+        layout.network() == Network::Ipv6 && usize::from(layout.l4()) != l3 + ipv6::HEADER_LEN;
+    has_extensions && ipv6::has_segments_left(frame, l3)
 }

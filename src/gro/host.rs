@@ -3,9 +3,10 @@
 use super::stats::DropReason;
 use super::{FrameBytes, GroEngine, GroResult};
 use crate::time::Instant;
+use crate::wire::checksum::{self, Sum};
 use crate::wire::layout::{self, Known};
 use crate::wire::vnet_hdr::{F_DATA_VALID, F_NEEDS_CSUM, GSO_ECN, GSO_NONE};
-use crate::wire::{GsoLayout, Layout, RxMeta, Transport, VnetHdr, array_at_mut, checksum};
+use crate::wire::{GsoLayout, Layout, Network, RxMeta, Transport, VnetHdr, array_at_mut, ipv6};
 
 /// Most datagrams of one packet that any Linux guest takes (section 7.4).
 const MAX_HOST_DATAGRAMS: u32 = 128;
@@ -66,7 +67,14 @@ fn make_checksum_partial(frame: &mut [u8], layout: &Layout, vnet: &mut VnetHdr) 
     let Ok(l4_len) = u32::try_from(frame.len() - l4) else {
         return;
     };
-    let partial = checksum::pseudo_header(frame, layout, l4_len).fold();
+    let l3 = usize::from(layout.l3());
+    let partial = if layout.network() == Network::Ipv6 && ipv6::has_segments_left(frame, l3) {
+        // The sum covers an address that only the routing header knows; with a right checksum it
+        // is what the rest lacks.
+        Sum::of(frame.get(l4..).unwrap_or_default()).complement()
+    } else {
+        checksum::pseudo_header(frame, layout, l4_len).fold()
+    };
     let field = l4 + usize::from(layout.transport().checksum_offset());
     if let Some(field) = array_at_mut::<2>(frame, field) {
         *field = partial.to_be_bytes();

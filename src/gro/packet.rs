@@ -12,7 +12,7 @@ use crate::wire::{Layout, VnetHdr};
 
 /// A frame buffer that the engine owns while it holds the frame.
 ///
-/// Reading gives the whole Ethernet frame. Writing is used for the headers of the first frame of
+/// Reading gives the whole Ethernet frame, always of the same length. Writing is used for the headers of the first frame of
 /// a merged packet only; payload is never changed.
 pub trait FrameBytes: AsRef<[u8]> + AsMut<[u8]> {}
 

@@ -78,14 +78,24 @@ impl GsoLayout {
         if frame_len - usize::from(layout.l4()) > usize::from(u16::MAX) {
             return Err(GsoFault::Size);
         }
-        Ok(Self {
+        let gso = Self {
             layout,
             gso_size: vnet.gso_size,
             segs: layout
                 .payload_len()
                 .div_ceil(u32::from(vnet.gso_size))
                 .max(1),
-        })
+        };
+        // So does the IP length of each segment into its header.
+        let not_counted = match layout.network() {
+            Network::Ipv4 => 0,
+            Network::Ipv6 => super::ipv6::HEADER_LEN,
+        };
+        let ip_len = gso.segment_len() - usize::from(layout.l3()) - not_counted;
+        if ip_len > usize::from(u16::MAX) {
+            return Err(GsoFault::Size);
+        }
+        Ok(gso)
     }
 
     /// Where the payload of segment `index` lies in the payload of the whole frame: offset and

@@ -110,6 +110,32 @@ pub fn walk_extensions(frame: &[u8], l3: usize, first: u8) -> Result<Upper, Malf
     Err(Malformed::Ip6Chain)
 }
 
+/// Whether the packet at `l3` has another stop to make: a routing header with segments left. Its
+/// transport checksum then covers an address that is not in the fixed header.
+///
+/// Source: RFC 8200, 4.4 and 8.1.
+#[must_use]
+#[cold]
+pub fn has_segments_left(frame: &[u8], l3: usize) -> bool {
+    let Some(mut protocol) = Ipv6::at(frame, l3).map(Ipv6::next_header) else {
+        return false;
+    };
+    let mut at = l3 + HEADER_LEN;
+    for _ in 0..=MAX_EXTENSIONS {
+        let Some(&[next, units, _, left]) = array_at::<4>(frame, at) else {
+            return false;
+        };
+        match protocol {
+            ROUTING if left != 0 => return true,
+            HOP_BY_HOP | ROUTING | DESTINATION => {}
+            _ => return false,
+        }
+        protocol = next;
+        at += (usize::from(units) + 1) * 8;
+    }
+    false
+}
+
 /// Sets the payload length of the header at `l3`. A frame without a whole header is left alone.
 pub fn rewrite(frame: &mut [u8], l3: usize, payload_len: u16) {
     if let Some(fixed) = array_at_mut::<HEADER_LEN>(frame, l3) {

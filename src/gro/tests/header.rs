@@ -6,7 +6,7 @@ use crate::wire::checksum::Sum;
 use crate::wire::sample::{Sample, TIMESTAMPS};
 use crate::wire::tcp::{FIN, PSH};
 use crate::wire::vnet_hdr::{
-    F_DATA_VALID, F_NEEDS_CSUM, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_UDP, GSO_UDP_L4,
+    F_DATA_VALID, F_NEEDS_CSUM, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4,
 };
 use crate::wire::{Network, Transport, VnetHdr, checksum};
 
@@ -323,6 +323,51 @@ fn host_merged_frames_pass_in_their_place() {
         assert_eq!(delivered[1].vnet.gso_size, 100);
         let header = delivered[1].vnet;
         assert_eq!((header.flags, header.num_buffers), (F_NEEDS_CSUM, 0));
+    }
+}
+
+#[test]
+fn a_checksum_over_another_address_becomes_partial_from_what_it_was() {
+    // A routing header with one segment left: the sum covers the last stop, not the next.
+    let mut sample = Sample::tcp6().payload_len(300);
+    sample.extensions = vec![(43, [[2, 1, 0, 0, 0, 0].as_slice(), &[9; 16]].concat())];
+    let mut frame = sample.bytes();
+    let (l4, field) = sample.checksum_place();
+    let pseudo = [&frame[22..38], &[9; 16]].concat();
+    frame[field..field + 2].fill(0);
+    let tcp_len = u16::try_from(frame.len() - l4).unwrap();
+    let sum = Sum::of(&pseudo)
+        .plus_word(tcp_len)
+        .plus_word(6)
+        .plus(&frame[l4..]);
+    frame[field..field + 2].copy_from_slice(&sum.complement().to_be_bytes());
+    let vnet = VnetHdr {
+        flags: F_DATA_VALID,
+        gso_type: GSO_TCPV6,
+        gso_size: 100,
+        ..VnetHdr::default()
+    };
+    let mut rig = Rig::all();
+    assert_eq!(rig.send_as(frame.clone(), vnet), GroResult::Normal);
+    let mut delivered = rig.drain().remove(0);
+    let VnetHdr {
+        csum_start,
+        csum_offset,
+        ..
+    } = delivered.vnet;
+    checksum::complete(&mut delivered.bytes, csum_start, csum_offset).unwrap();
+    assert_eq!(delivered.bytes, frame);
+}
+
+#[test]
+fn host_merged_frames_whose_segments_no_length_field_can_hold_are_dropped() {
+    for (gso_size, result) in [(65_514, GroResult::Dropped), (65_495, GroResult::Normal)] {
+        let mut vnet = host_merged(&Sample::tcp4(), 3).1;
+        vnet.gso_size = gso_size;
+        // The rest of the frame fits behind the transport header, with the IP header it does not.
+        let mut frame = Sample::tcp4().bytes();
+        frame.resize(54 + 65_515, 0);
+        assert_eq!(Rig::all().send_as(frame, vnet), result, "{gso_size}");
     }
 }
 

@@ -4,7 +4,7 @@ use super::{ALL, Rig, merged, merged_bytes};
 use crate::gro::{Bail, Conflict, FlushReason, GroConfig, GroResult, GroTypes, HashMode, PortSet};
 use crate::wire::sample::{Sample, TIMESTAMPS, plain_sum};
 use crate::wire::tcp::{CWR, FIN, PSH, RST, SYN, URG};
-use crate::wire::vnet_hdr::F_DATA_VALID;
+use crate::wire::vnet_hdr::{F_DATA_VALID, F_NEEDS_CSUM};
 use crate::wire::{Malformed, Network, RxMeta, Transport, VnetHdr, ipv4};
 
 /// The second of two segments in order, with one change; and the rule that it breaks.
@@ -382,6 +382,36 @@ fn f06_routing_segments_left_fail_their_checksum() {
     assert_eq!(rig.send_as(frame, VnetHdr::default()), GroResult::Normal);
     assert_eq!(rig.engine.stats().bailed(Bail::Checksum), 1);
     assert_eq!(rig.send_as(arrived, VnetHdr::default()), GroResult::Held);
+}
+
+#[test]
+fn f06_routing_segments_left_never_merge_even_if_vouched_for() {
+    for (left, merged) in [(0, vec![3]), (1, vec![1, 1, 1])] {
+        let mut first = Sample::tcp6();
+        first.extensions = vec![
+            (60, vec![0; 6]),
+            (43, [[0, left, 0, 0, 0, 0].as_slice(), &[9; 16]].concat()),
+        ];
+        let partial = VnetHdr {
+            flags: F_NEEDS_CSUM,
+            csum_start: u16::try_from(first.checksum_place().0).unwrap(),
+            csum_offset: 16,
+            ..VnetHdr::default()
+        };
+        let valid = VnetHdr {
+            flags: F_DATA_VALID,
+            ..VnetHdr::default()
+        };
+        for host in [partial, valid] {
+            let mut rig = Rig::all();
+            for frame in first.stream(3) {
+                rig.send_as(frame.bytes(), host);
+            }
+            let delivered = rig.finish();
+            let segs: Vec<_> = delivered.iter().map(|packet| packet.segs).collect();
+            assert_eq!(segs, merged, "{left} left, {host:?}");
+        }
+    }
 }
 
 #[test]
