@@ -1,5 +1,6 @@
-//! Faults that merging had in the field, by their number: what the tests beside the code leave open,
-//! with the second opinion on every packet. Frames are built by hand and judged by `etherparse`.
+//! Faults that merging had in the field, by their number in `docs/field-faults.md`: what the tests
+//! beside the code leave open, with the second opinion on every packet. Frames are built by hand
+//! and judged by `etherparse`.
 
 mod support;
 

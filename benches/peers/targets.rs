@@ -35,7 +35,11 @@ pub(crate) fn print(out: &mut impl Write, yardsticks: &Yardsticks, rows: &[Row])
     print_target(out, "1000 flows, to one flow", &ratio, Limit::AtMost(2.0))?;
     // Bytes in a nanosecond are gigabytes in a second.
     let speed = yardsticks.checksum.map(|ns| PAYLOAD as f64 / ns);
-    print_target(out, "checksum in GB/s", &speed, Limit::AtLeast(10.0))
+    print_target(out, "checksum in GB/s", &speed, Limit::AtLeast(10.0))?;
+    writeln!(
+        out,
+        "a missed target is no failure; CHANGELOG.md says which are known"
+    )
 }
 
 /// Of the ways to use librte_gro that merge anything, the cheapest.

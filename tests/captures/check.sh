@@ -39,7 +39,7 @@ replay() {
         $5 == "tcp" { tcp += $1 }
         END {
             why = errors
-            sub(".*not a capture that can be replayed:? *", "", why)
+            sub(".*(not a capture that can be replayed|replayed only up to where it is damaged):? *", "", why)
             if (status == 0 && checked)
                 verdict = "right"
             else if (status == 1 && why != errors)

@@ -1,5 +1,6 @@
 //! Queue pairs between a driver model and an uplink, turn by turn with an invented clock; and the
-//! hand-shake with a real data thread. Tests named `fNN` guard against a known fault in the field.
+//! hand-shake with a real data thread. Tests named `fNN` guard against a fault of
+//! `docs/field-faults.md`.
 #![cfg(feature = "daemon")]
 #![allow(
     clippy::unwrap_used,

@@ -66,7 +66,7 @@ pub struct ReplayOptions {
     #[arg(long)]
     pub check: bool,
 
-    /// Merged packets that the guest takes.
+    /// Merged packets that the guest takes; datagrams merge for `uso4` and `uso6` only.
     #[arg(
         long,
         value_enum,
@@ -120,6 +120,8 @@ pub(super) enum ReplayError {
     SameFile(PathBuf),
     #[error("{}: not a capture that can be replayed", path.display())]
     Source { path: PathBuf, source: SourceError },
+    #[error("{}: replayed only up to where it is damaged", path.display())]
+    Cut { path: PathBuf, source: SourceError },
     #[error("the result cannot be written")]
     Write(#[source] io::Error),
     #[error("the summary cannot be printed")]
@@ -159,7 +161,14 @@ pub(super) fn replay(options: &ReplayOptions) -> Result<(), ReplayError> {
         ""
     };
     write!(io::stdout(), "{}{checked}", summary.show(options.top)).map_err(ReplayError::Print)?;
-    damage.map_or(Ok(()), |damage| Err(in_source(damage)))
+    damage.map_or(Ok(()), |source| {
+        let path = options.input.clone();
+        Err(if summary.engine.frames == 0 {
+            ReplayError::Source { path, source }
+        } else {
+            ReplayError::Cut { path, source }
+        })
+    })
 }
 
 fn opened(
