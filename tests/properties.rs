@@ -11,7 +11,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::strategy::ValueTree;
-use proptest::test_runner::TestRunner;
+use proptest::test_runner::{FileFailurePersistence, TestRunner};
 use support::invariants::{Flow, Record, Recorder, Setup};
 use support::packet::{
     A, ACK, AE, B, Built, CWR, Checksum, ECE, FIN, Ip, PSH, Packet, RST, SYN, URG,
@@ -360,7 +360,18 @@ fn garbage(bytes: &[u8]) -> Built {
     }
 }
 
+/// What fails is written down with its seed, and tried first from then on.
+fn config() -> ProptestConfig {
+    const REGRESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/properties.regressions");
+    ProptestConfig {
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(REGRESSIONS))),
+        ..ProptestConfig::default()
+    }
+}
+
 proptest! {
+    #![proptest_config(config())]
+
     #[test]
     fn invariants_hold_for_any_traffic(scenario in scenario()) {
         let record = run(&scenario)?;

@@ -266,6 +266,19 @@ mod tests {
         }
     }
 
+    /// Commands of the control queue end in the front-end and never come here. What they would
+    /// switch off would go on being used.
+    #[test]
+    fn f34_what_could_be_switched_off_behind_our_back_is_not_offered() {
+        for number in [
+            virtio_net::VIRTIO_NET_F_CTRL_GUEST_OFFLOADS,
+            virtio_net::VIRTIO_NET_F_NOTF_COAL,
+            virtio_net::VIRTIO_NET_F_VQ_NOTF_COAL,
+        ] {
+            assert_eq!(all_features().bits() & 1 << number, 0, "bit {number}");
+        }
+    }
+
     #[test]
     fn f35_a_device_that_can_do_all_offers_exactly_the_documented_bits() {
         let documented = NUMBERS
