@@ -332,7 +332,43 @@ impl GroStats {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    #[test]
+    fn every_reason_has_a_name_of_its_own() {
+        let names_of = |names: Vec<&'static str>, count: usize| {
+            let distinct: BTreeSet<_> = names.iter().filter(|name| !name.is_empty()).collect();
+            assert_eq!((names.len(), distinct.len()), (count, count), "{names:?}");
+        };
+        let conflicts = Conflict::ALL.len();
+        names_of(Conflict::ALL.map(Conflict::name).into(), conflicts);
+        names_of(
+            Bail::all().map(Bail::name).collect(),
+            Malformed::ALL.len() + 4,
+        );
+        names_of(
+            FlushReason::all().map(FlushReason::name).collect(),
+            conflicts + 8,
+        );
+        names_of(
+            DropReason::ALL.map(DropReason::name).into(),
+            DropReason::ALL.len(),
+        );
+    }
+
+    #[test]
+    fn nothing_is_counted_at_first() {
+        let stats = GroStats::default();
+        assert!(Bail::all().all(|reason| stats.bailed(reason) == 0));
+        assert!(FlushReason::all().all(|reason| stats.completed(reason) == 0));
+        assert!(
+            DropReason::ALL
+                .iter()
+                .all(|reason| stats.dropped(*reason) == 0)
+        );
+    }
 
     #[test]
     fn every_reason_has_a_counter_of_its_own() {
