@@ -121,7 +121,7 @@ pub fn has_segments_left(frame: &[u8], l3: usize) -> bool {
         return false;
     };
     let mut at = l3 + HEADER_LEN;
-    for _ in 0..=MAX_EXTENSIONS {
+    for _header in 0..=MAX_EXTENSIONS {
         let Some(&[next, units, _, left]) = array_at::<4>(frame, at) else {
             return false;
         };

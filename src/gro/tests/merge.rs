@@ -1,11 +1,12 @@
 //! Which frames may be merged (F01 to F09), and limits.
 
 use super::{ALL, Rig, merged, merged_bytes};
+use crate::gro::flow::FlowKey;
 use crate::gro::{Bail, Conflict, FlushReason, GroConfig, GroResult, GroTypes, HashMode, PortSet};
 use crate::wire::sample::{Sample, TIMESTAMPS, plain_sum};
 use crate::wire::tcp::{CWR, FIN, PSH, RST, SYN, URG};
 use crate::wire::vnet_hdr::{F_DATA_VALID, F_NEEDS_CSUM};
-use crate::wire::{Malformed, Network, RxMeta, Transport, VnetHdr, ipv4};
+use crate::wire::{Malformed, Network, RxMeta, Transport, VnetHdr, ipv4, layout};
 
 /// The second of two segments in order, with one change; and the rule that it breaks.
 fn conflict(first: &Sample, change: impl FnOnce(&mut Sample)) -> Option<Conflict> {
@@ -660,4 +661,32 @@ fn f05_the_last_and_shorter_segment_keeps_to_the_mode_of_the_identification() {
     assert_eq!(segs([7, 8, 9, 10]), [4]);
     assert_eq!(segs([7, 8, 9, 9]), [3, 1]);
     assert_eq!(segs([65534, 65535, 0, 1]), [4]);
+}
+
+#[test]
+fn flows_that_look_alike_in_the_table_are_told_apart() {
+    let on_port = |source_port| Sample {
+        source_port,
+        ..Sample::tcp4()
+    };
+    let place = |port| {
+        let frame = on_port(port).bytes();
+        let key = FlowKey::read(&frame, layout::parse(&frame).unwrap()).unwrap();
+        (key.hash() % 8, key.hash() >> 56)
+    };
+    let alike: Vec<_> = (1..=u16::MAX)
+        .filter(|port| place(*port) == place(1))
+        .take(4)
+        .collect();
+    assert_eq!(alike.len(), 4);
+    let mut rig = Rig::all();
+    for port in &alike {
+        rig.send(&on_port(*port));
+    }
+    // The last segment is found in the table, as it is shorter.
+    for port in alike.iter().rev() {
+        let last = on_port(*port).stream(2).remove(1).payload_len(7);
+        assert_eq!(rig.send(&last), GroResult::Merged, "{port}");
+    }
+    assert_eq!(rig.engine.held(), 0);
 }
