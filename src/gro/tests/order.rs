@@ -267,3 +267,15 @@ fn a_change_of_types_completes_what_is_held_under_the_old_ones() {
     assert_eq!(rig.drain()[0].segs, 2);
     assert_eq!(rig.send(&flow(0)), GroResult::Normal);
 }
+
+#[test]
+fn nothing_joins_a_packet_that_is_complete_but_not_yet_delivered() {
+    let [first, second] = Sample::tcp4().stream(2).try_into().unwrap();
+    let mut rig = Rig::all();
+    rig.send(&first);
+    rig.engine.flush_all(FlushReason::PollEnd);
+    rig.send(&Sample::tcp6());
+    // Shorter than the first, so it is looked up in the table.
+    assert_eq!(rig.send(&second.payload_len(7)), GroResult::Held);
+    assert_eq!((rig.engine.ready_len(), rig.engine.held()), (1, 2));
+}
