@@ -14,8 +14,8 @@ use crate::wire::{Layout, Network, Transport};
 
 /// What is known of the next full segment of a held packet.
 ///
-/// What changes with each segment is as wide as a register: it is read again before it has left
-/// the store buffer, which can only hand on what was written as a whole.
+/// What changes with each segment is read again before it has left the store buffer, which can only
+/// hand on what was written as a whole; so no two such fields are written or read together.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Expected {

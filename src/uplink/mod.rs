@@ -162,6 +162,14 @@ pub struct UplinkStats {
     pub rx_ring_full: u64,
 }
 
+/// The queues of one kind of uplink, as [`Uplink::take_queues`] gives them out.
+fn boxed<Q: UplinkQueue + 'static>(
+    queues: impl IntoIterator<Item = Q>,
+) -> Vec<Box<dyn UplinkQueue>> {
+    let boxed = |queue| Box::new(queue) as Box<dyn UplinkQueue>;
+    queues.into_iter().map(boxed).collect()
+}
+
 /// One queue of a host device, owned by one data thread.
 pub trait UplinkQueue: Send {
     /// Descriptor that is readable when frames wait and writable when frames are taken.

@@ -85,8 +85,7 @@ impl Uplink for Pair {
     }
 
     fn take_queues(&mut self) -> Vec<Box<dyn UplinkQueue>> {
-        let boxed = |queue| Box::new(queue) as Box<dyn UplinkQueue>;
-        self.queues.drain(..).map(boxed).collect()
+        super::boxed(self.queues.drain(..))
     }
 }
 

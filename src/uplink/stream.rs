@@ -93,8 +93,7 @@ impl Uplink for Stream {
     }
 
     fn take_queues(&mut self) -> Vec<Box<dyn UplinkQueue>> {
-        let boxed = |queue| Box::new(queue) as Box<dyn UplinkQueue>;
-        self.queue.take().into_iter().map(boxed).collect()
+        super::boxed(self.queue.take())
     }
 }
 
