@@ -114,6 +114,8 @@ fn a_value_out_of_range_names_file_key_and_range() {
         ("tap = \"sixteen-letters!\"", "longer than 15 bytes"),
         ("socket_mode = \"999\"", "octal permissions"),
         ("cpus = \"7-4\"", "CPU numbers and ranges"),
+        ("sched = \"fifo\"", "fifo:PRIORITY or rr:PRIORITY"),
+        ("workers = 33", "workers = 33: expected 1 to 32"),
         ("stream = \"passt\"", "a path with a slash or HOST:PORT"),
         ("stream = \"host:0\"", "a path with a slash or HOST:PORT"),
     ] {
@@ -185,6 +187,10 @@ fn what_does_not_fit_names_the_file_if_it_came_from_there() {
         ("tap_fd = [4, 4]", "descriptor 4"),
         ("tap_fd = [4]\nqueue_pairs = 2", "queue_pairs is 2"),
         ("tap = \"t\"\nround_budget = 8", "round_budget is 8"),
+        (
+            "tap = \"t\"\nworkers = 2",
+            "workers is 2: expected at most queue_pairs, which is 1",
+        ),
     ] {
         let paths = if expected.contains("socket_path") {
             ""
@@ -308,6 +314,10 @@ fn what_an_uplink_or_a_trace_cannot_have_is_named() {
         (
             &["--null", "--pcap=/nowhere/trace"][..],
             "/nowhere/trace cannot be written",
+        ),
+        (
+            &["--null", "--queue-pairs=2", "--cpus=0,1023"][..],
+            "cannot run on CPU 1023",
         ),
     ] {
         let output = run(&[&[SOCKET], args].concat());

@@ -12,6 +12,7 @@ use log::LevelFilter;
 use super::cpus::CpuList;
 use super::file::{self, Key};
 use super::options::{Options, QueueNum};
+use super::policies::PolicyList;
 use crate::gro::GroConfig;
 use crate::napi::NapiConfig;
 use crate::uplink::kinds::{Kind, Misuse, UplinkOptions};
@@ -37,6 +38,10 @@ pub struct Config {
     pub gro: GroConfig,
     /// When is polled and flushed.
     pub napi: NapiConfig,
+    /// Data threads, at least 1 and at most one for each queue pair.
+    pub workers: usize,
+    /// How urgently the data threads run; as the process if not said.
+    pub sched: Option<PolicyList>,
     /// Where the data threads run; anywhere if not said.
     pub cpus: Option<CpuList>,
     /// What is logged, if that was said.
@@ -129,6 +134,9 @@ pub enum ConfigError {
     /// A descriptor is to serve two purposes.
     #[error("descriptor {0} was given twice: expected another one for each use")]
     FdTwice(RawFd),
+    /// A data thread would have nothing to serve.
+    #[error("workers is {workers}: expected at most queue_pairs, which is {pairs}")]
+    WorkerCount { workers: usize, pairs: usize },
     /// A round shorter than one poll.
     #[error("round_budget is {round_budget}: expected at least budget, which is {budget}")]
     RoundBudget { round_budget: u32, budget: u32 },
@@ -142,6 +150,7 @@ impl ConfigError {
             Self::Unfitting { option, .. } => &[option],
             Self::TapFdCount { .. } => &["queue_pairs", "tap_fd"],
             Self::FdTwice(_) => &["fd", "tap_fd"],
+            Self::WorkerCount { .. } => &["workers", "queue_pairs"],
             Self::RoundBudget { .. } => &["round_budget", "budget"],
             _ => return false,
         };
@@ -181,11 +190,13 @@ impl Config {
         let endpoint = endpoint(&options)?;
         let uplink = uplink(&options)?;
         check_descriptors(&options, uplink)?;
+        let queue_pairs = queue_pairs(&options, uplink)?;
         Ok(Self {
             endpoint,
             queue_num: options.queue_num,
             one_off: options.one_off,
-            queue_pairs: queue_pairs(&options, uplink)?,
+            workers: workers(&options, queue_pairs)?,
+            queue_pairs,
             mtu: options.mtu,
             pcap: options.pcap,
             gro: options.tunables.gro(),
@@ -193,6 +204,7 @@ impl Config {
             log_level: options.log_level,
             uplink: options.uplink,
             cpus: options.cpus,
+            sched: options.sched,
         })
     }
 }
@@ -237,6 +249,14 @@ fn queue_pairs(options: &Options, uplink: &dyn Kind) -> Result<usize, ConfigErro
         Some(pairs) if fds > 0 && fds != pairs => Err(ConfigError::TapFdCount { pairs, fds }),
         Some(pairs) => Ok(pairs),
         None => Ok(fds.max(1)),
+    }
+}
+
+fn workers(options: &Options, pairs: usize) -> Result<usize, ConfigError> {
+    match options.workers {
+        Some(workers) if workers > pairs => Err(ConfigError::WorkerCount { workers, pairs }),
+        Some(workers) => Ok(workers),
+        None => Ok(pairs),
     }
 }
 

@@ -8,29 +8,30 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::logging;
+use super::workers::Workers;
 use crate::device::{NotifyStats, TxQueueStats};
 use crate::gro::{Bail, DropReason, FlushReason, GroStats};
 use crate::sys::clock;
-use crate::worker::{DataThread, PairStats, ReceiveStats, TransmitStats};
+use crate::worker::{PairStats, ReceiveStats, TransmitStats};
 
 /// How long all threads together may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Prints the counters of all queue pairs on standard error; `null` for a pair whose thread does
 /// not answer.
-pub(super) fn print(threads: &[DataThread]) {
+pub(super) fn print(workers: &Workers) {
     let deadline = clock::now() + PATIENCE;
-    let pairs: Vec<Value> = threads
-        .iter()
-        .map(|thread| thread.stats_within(deadline - clock::now()))
-        .map(|stats| stats.as_ref().map_or(Value::Null, pair))
+    let pairs: Vec<Value> = workers
+        .stats(|| deadline - clock::now())
+        .map(|(worker, stats)| stats.map_or(Value::Null, |stats| pair(worker, &stats)))
         .collect();
     let line = json!({ "queue_pairs": pairs });
     logging::print(&format!("{line}\n"));
 }
 
-fn pair(stats: &PairStats) -> Value {
+fn pair(worker: usize, stats: &PairStats) -> Value {
     json!({
+        "worker": worker,
         "rx": receive(&stats.receive),
         "tx": transmit(&stats.transmit),
         "uplink": {
@@ -43,6 +44,7 @@ fn pair(stats: &PairStats) -> Value {
             "rx_ring_full": stats.uplink.rx_ring_full,
         },
         "trace": { "packets": stats.trace.packets, "lost": stats.trace.lost },
+        "squeezed": stats.squeezed,
         "internal_errors": stats.internal_errors,
     })
 }

@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use log::LevelFilter;
 
 use super::cpus::CpuList;
+use super::policies::PolicyList;
 use super::replay::ReplayOptions;
 use super::tunables::Tunables;
 use crate::uplink::UplinkOptions;
@@ -99,6 +100,22 @@ pub struct Options {
     /// CPUs that the data threads are pinned to in turn, such as 2,4-7 [default: not pinned].
     #[arg(long, value_name = "LIST", help_heading = "Process")]
     pub cpus: Option<CpuList>,
+
+    /// Data threads, 1 to the number of queue pairs, over which these are dealt out in turn
+    /// [default: one for each].
+    #[arg(long, value_name = "THREADS", allow_negative_numbers = true, value_parser = number(1..=32usize, "data threads"),
+        help_heading = "Process")]
+    pub workers: Option<usize>,
+
+    /// Scheduling policies of the data threads in turn, such as fifo:50,other:0; fifo and rr with a
+    /// priority, other and batch with a nice value [default: as the process].
+    #[arg(
+        long,
+        value_name = "LIST",
+        allow_hyphen_values = true,
+        help_heading = "Process"
+    )]
+    pub sched: Option<PolicyList>,
 
     /// What is logged: off, error, warn, info, debug or trace [default: RUST_LOG, else info].
     #[arg(long, value_name = "LEVEL", value_parser = log_level(), hide_possible_values = true,

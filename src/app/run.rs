@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
@@ -16,15 +15,12 @@ use super::ending::end_within;
 use super::metrics;
 use super::options::QueueNum;
 use super::signals::{Signal, Signals};
+use super::workers::Workers;
 use crate::backend::{self, EndpointError, LinkHandle, QueueNumUnit, Sessions, StopHandle};
 use crate::device::{self, Features};
 use crate::sys::take_inherited;
 use crate::uplink::{OpenError, Uplink};
-use crate::worker::{DataThread, LinkReport, PairConfig, ThreadConfig, Trace, Tracer};
-
-/// Receive buffers of each queue pair. Sixteen full budgets: what is held and what waits for the
-/// guest together; when they run out, the oldest packet is flushed (rule ENG-7).
-const POOL_FRAMES: usize = 1024;
+use crate::worker::{SpawnError, Trace, Tracer};
 
 /// Most entries of a ring; QEMU offers no more either.
 const RING_SIZE_MAX: u16 = 1024;
@@ -54,6 +50,9 @@ pub enum RunError {
     /// The front-end cannot be reached.
     #[error("the front-end's socket cannot be used")]
     Endpoint(#[from] EndpointError),
+    /// A data thread cannot be had as it should be.
+    #[error(transparent)]
+    Worker(#[from] SpawnError),
     /// A thread or descriptor cannot be had.
     #[error("the process cannot get what it needs")]
     Resources(#[from] io::Error),
@@ -74,12 +73,11 @@ pub fn run(config: Config, mut signals: Signals) -> Result<(), RunError> {
 
     let link = LinkHandle::new()?;
     let (trace, tracers) = begin_trace(&config, caps.queues)?;
-    let threads = start_threads(&config, uplink.as_mut(), &link, tracers)?;
-    let controls = threads.iter().map(DataThread::control).collect();
+    let workers = Workers::start(&config, uplink.take_queues(), &link, tracers)?;
     let mut sessions = Sessions::new(
         endpoint(&config.endpoint)?,
         offer(&config, uplink.as_ref()),
-        controls,
+        workers.controls(),
         link,
     )?;
     if config.one_off {
@@ -92,13 +90,13 @@ pub fn run(config: Config, mut signals: Signals) -> Result<(), RunError> {
         sessions.run(&stop_sessions);
         stop_sessions.stop();
     })?;
-    wait(&mut signals, &stop, &threads)?;
+    wait(&mut signals, &stop, &workers)?;
     end_within(ORDERLY_END)?;
     stop.stop();
     if serving.join().is_err() {
         warn!("the sessions ended with an internal error");
     }
-    drop(threads);
+    drop(workers);
     if let Some(trace) = trace {
         trace.finish();
     }
@@ -107,7 +105,7 @@ pub fn run(config: Config, mut signals: Signals) -> Result<(), RunError> {
 }
 
 /// Returns when a signal asks for the end or the last session is over.
-fn wait(signals: &mut Signals, stop: &StopHandle, threads: &[DataThread]) -> io::Result<()> {
+fn wait(signals: &mut Signals, stop: &StopHandle, workers: &Workers) -> io::Result<()> {
     loop {
         let is_over = {
             let (signal, over) = (signals.fd(), stop.as_fd());
@@ -121,7 +119,7 @@ fn wait(signals: &mut Signals, stop: &StopHandle, threads: &[DataThread]) -> io:
         for signal in signals.take() {
             match signal {
                 Signal::Stop => return Ok(()),
-                Signal::Counters => metrics::print(threads),
+                Signal::Counters => metrics::print(workers),
             }
         }
         if is_over {
@@ -142,47 +140,6 @@ fn begin_trace(config: &Config, pairs: usize) -> Result<(Option<Trace>, Vec<Trac
             source,
         }),
     }
-}
-
-fn start_threads(
-    config: &Config,
-    uplink: &mut dyn Uplink,
-    link: &LinkHandle,
-    tracers: Vec<Tracer>,
-) -> io::Result<Vec<DataThread>> {
-    let mut tracers = tracers.into_iter();
-    // One bit for each pair whose link is down; there are at most 32 of them.
-    let down = Arc::new(Mutex::new(0_u32));
-    let report_of = |index: usize| -> LinkReport {
-        let (link, down) = (link.clone(), Arc::clone(&down));
-        let bit = 1 << index;
-        Arc::new(move |is_up| {
-            let mut down = down.lock().unwrap_or_else(PoisonError::into_inner);
-            *down = if is_up { *down & !bit } else { *down | bit };
-            link.hold_down(*down != 0);
-        })
-    };
-    let pair = PairConfig {
-        gro: config.gro,
-        napi: config.napi,
-        pool_frames: POOL_FRAMES,
-        mtu: config.mtu,
-    };
-    let start = |(index, queue)| {
-        let thread = ThreadConfig {
-            index,
-            cpu: config.cpus.as_ref().and_then(|cpus| cpus.for_thread(index)),
-            pair: pair.clone(),
-            link: report_of(index),
-        };
-        DataThread::spawn_traced(thread, queue, tracers.next())
-    };
-    uplink
-        .take_queues()
-        .into_iter()
-        .enumerate()
-        .map(start)
-        .collect()
 }
 
 fn offer(config: &Config, uplink: &dyn Uplink) -> backend::Offer {

@@ -14,15 +14,15 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::handle::{PairSetup, Positions};
 use super::stats::PairStats;
 
-/// What a data thread can be asked for.
+/// What a data thread can be asked for. The number is that of the pair among those of the thread.
 #[derive(Debug)]
 pub(super) enum Request {
     /// Work with this set-up from now on.
-    Apply(PairSetup, SyncSender<Positions>),
+    Apply(usize, PairSetup, SyncSender<Positions>),
     /// Send a frame of the daemon's own.
-    Announce(Vec<u8>),
+    Announce(usize, Vec<u8>),
     /// Report the counters.
-    Stats(SyncSender<PairStats>),
+    Stats(usize, SyncSender<PairStats>),
     /// Let go of everything and end.
     Exit,
 }
@@ -114,6 +114,10 @@ mod tests {
     #[test]
     fn an_asker_with_a_limit_does_not_wait_for_a_thread_that_hangs() {
         let (sending, _inbox) = mailbox().unwrap();
-        assert!(sending.ask_within(Duration::ZERO, Request::Stats).is_none());
+        assert!(
+            sending
+                .ask_within(Duration::ZERO, |reply| Request::Stats(0, reply))
+                .is_none()
+        );
     }
 }

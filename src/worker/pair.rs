@@ -16,6 +16,7 @@ use super::handle::{PairSetup, Positions, RingSetup};
 use super::host::{Host, Link};
 use super::receive::Receive;
 use super::ring::{Start, offloads};
+use super::run_queue::RunQueue;
 use super::signal::{Served, act, report_broken, signal_replaced};
 use super::stats::PairStats;
 use super::thread::LinkReport;
@@ -24,8 +25,8 @@ use super::transmit::Transmit;
 use super::waiter::{Token, Waiter};
 use crate::device::{Features, RingFault, RxQueue, SplitRing, TxQueue};
 use crate::gro::GroConfig;
-use crate::napi::{NapiConfig, Round};
-use crate::sys::{Batch, Interest, Ready};
+use crate::napi::NapiConfig;
+use crate::sys::{Interest, Ready};
 use crate::time::Instant;
 use crate::uplink::{Offloads, RecvError, TxFrame, UplinkQueue};
 use crate::wire::VnetHdr;
@@ -53,6 +54,7 @@ pub struct QueuePair {
     setup: PairSetup,
     complaints: Complaints,
     tracer: Option<Rc<Tracer>>,
+    squeezed: u64,
     internal_errors: u64,
 }
 
@@ -92,6 +94,7 @@ impl QueuePair {
             setup: PairSetup::default(),
             complaints: Complaints::default(),
             tracer: None,
+            squeezed: 0,
             internal_errors: 0,
         }
     }
@@ -115,18 +118,12 @@ impl QueuePair {
         for event in self.waiter.wait(Some(Duration::ZERO))?.iter() {
             self.take_event(event);
         }
-        self.work(now, || now);
+        RunQueue::default().serve(core::slice::from_mut(self), now, || now);
         Ok(self.next_due(now))
     }
 
-    /// Waits for the next event or deadline.
-    pub(super) fn wait(&mut self, now: Instant) -> io::Result<Batch> {
-        self.watch();
-        self.waiter.wait(self.next_due(now).map(|due| due - now))
-    }
-
     /// When there is something to do without an event.
-    fn next_due(&self, now: Instant) -> Option<Instant> {
+    pub(super) fn next_due(&self, now: Instant) -> Option<Instant> {
         if self.receive.is_due(now) || self.transmit.is_pending(now) {
             return Some(now);
         }
@@ -134,7 +131,8 @@ impl QueuePair {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Takes note of what became ready; [`work`](Self::work) does something about it.
+    /// Takes note of what became ready; [`poll`](Self::poll) and [`drain`](Self::drain) do something
+    /// about it.
     pub(super) fn take_event(&mut self, event: Ready) {
         match Token::from(event.token) {
             // Read by whoever added it.
@@ -147,7 +145,7 @@ impl QueuePair {
     }
 
     /// Sets what is to be reported of the uplink to what both directions can use.
-    fn watch(&mut self) {
+    pub(super) fn watch(&mut self) {
         self.host.note_carrier();
         let generation = self.host.queue.fd_generation();
         if !self.waiter.knows_uplink(generation) {
@@ -197,28 +195,40 @@ impl QueuePair {
         }
     }
 
-    /// Does what events and deadlines have scheduled: a round of polls (rule NAPI-3), a drain.
-    /// `clock` is asked between two polls.
-    pub(super) fn work(&mut self, mut now: Instant, clock: impl Fn() -> Instant) {
-        let mut round = Round::new(self.receive.napi_config(), now);
-        while self.receive.is_due(now) {
-            let before = self.receive.frames_read();
-            let served = self.receive.poll(now, &mut self.host);
-            act(served, self.setup.rx.as_ref());
-            if served == Served::Broken {
-                self.host.set_active(false);
-            }
-            let work = self.receive.frames_read() - before;
-            // A poll that found nothing counts as well, so that the round always ends.
-            if round.is_over_after(now, u32::try_from(work).unwrap_or(u32::MAX).max(1)) {
-                break;
-            }
-            now = clock();
+    /// Whether [`poll`](Self::poll) has something to do.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.receive.is_due(now)
+    }
+
+    /// One poll of the receive context; returns how many frames it read.
+    pub(super) fn poll(&mut self, now: Instant) -> u32 {
+        let before = self.receive.frames_read();
+        let served = self.receive.poll(now, &mut self.host);
+        act(served, self.setup.rx.as_ref());
+        if served == Served::Broken {
+            self.host.set_active(false);
         }
+        let work = self.receive.frames_read() - before;
+        u32::try_from(work).unwrap_or(u32::MAX)
+    }
+
+    /// One drain of the transmit ring, if there is anything to send.
+    pub(super) fn drain(&mut self, now: Instant) {
         if self.transmit.is_pending(now) {
             let served = self.transmit.drain(now, &mut self.host);
             act(served, self.setup.tx.as_ref());
         }
+    }
+
+    /// A round ended while there was more to do.
+    pub(super) fn note_squeeze(&mut self) {
+        self.squeezed += 1;
+    }
+
+    /// An event may have been lost: looks at both rings.
+    pub(super) fn look_again(&mut self) {
+        self.receive.kicked();
+        self.transmit.kicked();
     }
 
     /// Replaces the set-up. See [`super::PairControl::apply`].
@@ -341,6 +351,11 @@ impl QueuePair {
         self.host.set_active(false);
     }
 
+    /// The tunables of the poll model.
+    pub(super) const fn napi_config(&self) -> &NapiConfig {
+        self.receive.napi_config()
+    }
+
     /// The counters.
     #[must_use]
     pub fn stats(&self) -> PairStats {
@@ -353,6 +368,7 @@ impl QueuePair {
                 .as_ref()
                 .map(|tracer| tracer.stats())
                 .unwrap_or_default(),
+            squeezed: self.squeezed,
             internal_errors: self.internal_errors,
         }
     }

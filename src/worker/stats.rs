@@ -16,6 +16,11 @@ pub struct PairStats {
     pub uplink: UplinkStats,
     /// The trace, if there is one.
     pub trace: TraceStats,
+    /// Rounds that ended while the pair had frames to read: others of its thread, and events, got
+    /// their turn first.
+    ///
+    /// Source: `time_squeeze`, `net/core/dev.c`.
+    pub squeezed: u64,
     /// Defects of ours that stopped the pair.
     pub internal_errors: u64,
 }

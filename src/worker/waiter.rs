@@ -2,9 +2,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::sys::{Batch, EpollSet, Interest};
+
+/// Bits of a token of the epoll set that say which descriptor of its pair it is; the rest say which
+/// pair.
+const KIND_BITS: u32 = 3;
 
 /// The descriptors of a data thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +28,7 @@ pub(super) enum Token {
 
 impl From<u64> for Token {
     fn from(value: u64) -> Self {
-        match value {
+        match value & ((1 << KIND_BITS) - 1) {
             0 => Self::Inbox,
             1 => Self::RxKick,
             2 => Self::TxKick,
@@ -45,13 +50,20 @@ impl Token {
     }
 }
 
-/// The epoll set of a data thread.
+/// Which pair of the set a token belongs to.
+pub(super) fn pair_of(token: u64) -> usize {
+    usize::try_from(token >> KIND_BITS).unwrap_or(usize::MAX)
+}
+
+/// The descriptors of one pair in the epoll set of its data thread, which other pairs may share.
 ///
 /// Masking changes the set only when the wish changes, so a masked uplink that stays masked costs
 /// no system call.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    set: EpollSet,
+    set: Arc<EpollSet>,
+    /// What the pair's tokens have in front of the kind.
+    base: u64,
     uplink: Option<Watched>,
 }
 
@@ -65,20 +77,32 @@ struct Watched {
 }
 
 impl Waiter {
+    /// A set of its own.
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self {
-            set: EpollSet::new()?,
+        Ok(Self::of_pair(Arc::new(EpollSet::new()?), 0))
+    }
+
+    /// The descriptors of the `nth` pair in this set.
+    pub(super) fn of_pair(set: Arc<EpollSet>, nth: usize) -> Self {
+        Self {
+            set,
+            base: (nth as u64) << KIND_BITS,
             uplink: None,
-        })
+        }
+    }
+
+    fn token(&self, token: Token) -> u64 {
+        self.base | token.value()
     }
 
     pub(super) fn add_inbox(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        self.set.add(fd, Token::Inbox.value(), Interest::Read)
+        self.set.add(fd, self.token(Token::Inbox), Interest::Read)
     }
 
     /// Starts to watch a device for changes.
     pub(super) fn add_device(&self, events: BorrowedFd<'_>) -> io::Result<()> {
-        self.set.add(events, Token::Device.value(), Interest::Read)
+        self.set
+            .add(events, self.token(Token::Device), Interest::Read)
     }
 
     /// Starts to watch a kick.
@@ -86,7 +110,7 @@ impl Waiter {
     /// Every write to it is an edge of its own, so the counter never has to be read: the ring
     /// itself says what there is to do.
     pub(super) fn add_kick(&self, token: Token, fd: BorrowedFd<'_>) -> io::Result<()> {
-        self.set.add(fd, token.value(), Interest::ReadEdge)
+        self.set.add(fd, self.token(token), Interest::ReadEdge)
     }
 
     pub(super) fn remove_kick(&self, fd: BorrowedFd<'_>) {
@@ -102,7 +126,7 @@ impl Waiter {
         generation: u64,
         wish: Interest,
     ) -> io::Result<()> {
-        let token = Token::Uplink.value();
+        let token = self.token(Token::Uplink);
         match &mut self.uplink {
             Some(watched) if watched.generation == generation => {
                 if watched.interest != wish {

@@ -30,6 +30,7 @@ mod order;
 mod packet;
 mod rig;
 mod rings;
+mod shared;
 mod stop;
 mod stream;
 mod thread;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use vhost_user_gro::sys::{Placement, Policy};
 use vhost_user_gro::uplink::pair::{PairPeer, PairQueue};
 use vhost_user_gro::uplink::{
     FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame, UplinkQueue, UplinkStats,
 };
 use vhost_user_gro::worker::{
-    DataThread, LinkReport, PairControl, PairSetup, Positions, ThreadConfig,
+    DataThread, LinkReport, PairControl, PairSetup, Positions, Seat, ThreadConfig,
 };
 
 use crate::packet::{A, ACK, B, Built, PSH, tcp4};
@@ -38,19 +39,36 @@ struct Threaded {
     tx: Ring,
 }
 
+fn thread_config() -> ThreadConfig {
+    ThreadConfig {
+        index: 7,
+        placement: Placement::default(),
+        pair: with_timeout(Duration::from_micros(50)),
+    }
+}
+
+fn seat(queue: impl UplinkQueue + 'static) -> Seat {
+    Seat {
+        index: 0,
+        queue: Box::new(queue),
+        link: Arc::new(|_| {}),
+        tracer: None,
+    }
+}
+
 impl Threaded {
     fn new(wrap: impl FnOnce(PairQueue) -> Box<dyn UplinkQueue>, link: LinkReport) -> Self {
         let rig = Rig::unstarted(&config(), 64);
         let (queue, peer) = PairQueue::new().unwrap();
-        let config = ThreadConfig {
+        let seat = Seat {
             index: 0,
-            cpu: None,
-            pair: with_timeout(Duration::from_micros(50)),
+            queue: wrap(queue),
             link,
+            tracer: None,
         };
-        let thread = DataThread::spawn(config, wrap(queue)).unwrap();
+        let thread = DataThread::spawn(thread_config(), vec![seat]).unwrap();
         let mut threaded = Self {
-            control: thread.control(),
+            control: thread.control(0),
             thread,
             peer,
             rx: rig.rx,
@@ -175,7 +193,7 @@ fn f40_a_lost_uplink_is_reported_and_the_thread_goes_on() {
     threaded.tx.kick();
     await_signal(threaded.tx.setup.call.as_ref().unwrap());
     assert_eq!(threaded.tx.driver.collect_all().len(), 1);
-    assert_eq!(threaded.thread.stats().unwrap().transmit.dropped_down, 1);
+    assert_eq!(threaded.thread.stats(0).unwrap().transmit.dropped_down, 1);
     threaded.control.apply(PairSetup::default());
     assert_eq!(reports.all(), (1, Some(false)));
 }
@@ -250,7 +268,7 @@ fn defective() -> Threaded {
 fn check_recovery(mut threaded: Threaded, expected: Positions) {
     await_signal(threaded.rx.setup.err.as_ref().unwrap());
     await_signal(threaded.tx.setup.err.as_ref().unwrap());
-    assert_eq!(threaded.thread.stats().unwrap().internal_errors, 1);
+    assert_eq!(threaded.thread.stats(0).unwrap().internal_errors, 1);
     assert_eq!(threaded.control.apply(PairSetup::default()), expected);
     assert_eq!(Arc::strong_count(&threaded.rx.driver.memory), 2);
     threaded.rx.restart();
@@ -264,7 +282,7 @@ fn check_recovery(mut threaded: Threaded, expected: Positions) {
     threaded.tx.post_tx(&numbered(3));
     threaded.tx.kick();
     assert_eq!(numbers(&[threaded.next_sent()]), [3]);
-    let stats = threaded.thread.stats().unwrap();
+    let stats = threaded.thread.stats(0).unwrap();
     assert_eq!(stats.receive.pool_in_use, 0);
     assert_eq!(stats.internal_errors, 1);
 }
@@ -290,4 +308,78 @@ fn a_defect_in_receiving_stops_the_rings_and_not_the_thread() {
         tx: Some(1),
     };
     check_recovery(threaded, stood);
+}
+
+#[test]
+fn f69_a_defect_in_one_pair_leaves_its_neighbour_in_service() {
+    let (defective, culprit) = PairQueue::new().unwrap();
+    let (queue, peer) = PairQueue::new().unwrap();
+    let seats = vec![seat(Defective(defective)), seat(queue)];
+    let thread = DataThread::spawn(thread_config(), seats).unwrap();
+    let rigs: Vec<_> = (0..2)
+        .map(|_| Rig::unstarted(&config(), 64))
+        .map(|mut rig| {
+            rig.rx.post_rx(64, BUFFER);
+            rig
+        })
+        .collect();
+    for (nth, rig) in rigs.iter().enumerate() {
+        thread.control(nth).apply(rig.setup());
+    }
+    let mut neighbour = rigs.into_iter().nth(1).unwrap();
+    for round in 0..10 {
+        let poison = segment(0).payload(POISON as usize).build();
+        let _ = culprit.inject(&poison.meta.vnet, &poison.bytes);
+        // Frame and kick may be in the same batch of events as the defect.
+        let frame = segment(round).build();
+        peer.inject(&frame.meta.vnet, &frame.bytes).unwrap();
+        neighbour.tx.post_tx(&numbered(round));
+        neighbour.tx.kick();
+        let (_, sent) = peer.next_sent(LIMIT).unwrap().expect("a frame comes");
+        assert_eq!(numbers(&[sent]), [round]);
+        await_signal(neighbour.rx.setup.call.as_ref().unwrap());
+    }
+    assert_eq!(thread.stats(0).unwrap().internal_errors, 1);
+    assert_eq!(thread.stats(1).unwrap().internal_errors, 0);
+    assert_eq!(thread.stats(1).unwrap().receive.frames, 10);
+}
+
+#[test]
+fn a_thread_has_its_name_and_its_place() {
+    let cpus = rustix::thread::sched_getaffinity(None).unwrap();
+    let is_there = |cpu: &usize| cpus.is_set(*cpu);
+    let cpu = (0..rustix::thread::CpuSet::MAX_CPU).find(is_there).unwrap();
+    let config = ThreadConfig {
+        index: 31,
+        placement: Placement {
+            cpu: Some(cpu),
+            policy: Some(Policy::Batch(19)),
+        },
+        ..thread_config()
+    };
+    let (queue, _peer) = PairQueue::new().unwrap();
+    let _thread = DataThread::spawn(config, vec![seat(queue)]).unwrap();
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let mut statuses = tasks.filter_map(|task| {
+        let status = task.ok()?.path().join("status");
+        std::fs::read_to_string(status).ok()
+    });
+    let status = statuses.find(|status| status.contains("Name:\tworker-31\n"));
+    let place = format!("Cpus_allowed_list:\t{cpu}\n");
+    assert!(status.expect("the thread is there").contains(&place));
+}
+
+#[test]
+fn a_thread_that_cannot_be_placed_is_not_started() {
+    let (queue, peer) = PairQueue::new().unwrap();
+    let config = ThreadConfig {
+        placement: Placement {
+            cpu: Some(1023),
+            policy: None,
+        },
+        ..thread_config()
+    };
+    let error = DataThread::spawn(config, vec![seat(queue)]).unwrap_err();
+    assert_eq!(error.to_string(), "worker 7 cannot be placed");
+    assert!(peer.next_sent(LIMIT).is_err(), "its queue is let go");
 }
