@@ -18,6 +18,8 @@
 //!
 //! [`napi`] says when to poll, what to flush, and when to listen to the source again.
 //!
+//! [`tx`] says how many frames from the guest go together, and how many bytes may be on their way.
+//!
 //! # The daemon
 //! Everything else is behind the default feature `daemon`. These modules are public so that the
 //! program, tests and benches reach them; they may change in any release.
@@ -42,6 +44,7 @@ pub mod gro;
 pub mod gso;
 pub mod napi;
 pub mod time;
+pub mod tx;
 pub mod wire;
 
 #[cfg(feature = "daemon")]

@@ -14,6 +14,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("gro", &["time", "wire"]),
     ("gso", &["time", "wire"]),
     ("napi", &["time", "wire"]),
+    ("tx", &["time"]),
     ("sys", &["time"]),
     // A socket to listen at is made with the same care for front-ends and for peers.
     ("socket_file", &[]),
@@ -28,22 +29,22 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "worker",
         &[
-            "device", "gro", "gso", "napi", "pcapng", "sys", "time", "uplink", "wire",
+            "device", "gro", "gso", "napi", "pcapng", "sys", "time", "tx", "uplink", "wire",
         ],
     ),
     ("backend", &["socket_file", "sys", "wire", "worker"]),
     (
         "app",
         &[
-            "backend", "device", "gro", "gso", "napi", "pcapng", "sys", "time", "uplink", "values",
-            "wire", "worker",
+            "backend", "device", "gro", "gso", "napi", "pcapng", "sys", "time", "tx", "uplink",
+            "values", "wire", "worker",
         ],
     ),
     ("main", &["app"]),
 ];
 
 /// Modules without descriptors, clock, log or dependency.
-const PURE: &[&str] = &["time", "wire", "gro", "gso", "napi"];
+const PURE: &[&str] = &["time", "wire", "gro", "gso", "napi", "tx"];
 
 /// One source file: the module at the top of `src` that it belongs to, and its code without
 /// comments and strings.
