@@ -64,6 +64,15 @@ impl Segments {
     ) -> Result<Self, GsoError> {
         let head = slices.next().unwrap_or_default();
         let frame_len = slices.fold(head.len(), |len, slice| len + slice.len());
+        Self::of(head, frame_len, vnet)
+    }
+
+    /// The same for a packet of `frame_len` bytes that begins with `head` and continues where no
+    /// slice can be had of it.
+    ///
+    /// # Errors
+    /// As of [`Segments::new`].
+    pub fn of(head: &[u8], frame_len: usize, vnet: &VnetHdr) -> Result<Self, GsoError> {
         GsoLayout::parse(head, frame_len, vnet)
             .map(|shape| Self { shape })
             .map_err(GsoError::Header)
@@ -94,6 +103,28 @@ impl Segments {
         index: u32,
         out: &mut [u8],
     ) -> Result<usize, GsoError> {
+        let mut slices = slices;
+        let head = slices.next().unwrap_or_default();
+        let payload_at = usize::from(self.shape.layout.payload());
+        let first = head.get(payload_at..).unwrap_or_default();
+        self.write_with(head, index, out, |offset, payload| {
+            let start = offset.saturating_sub(payload_at);
+            gather(core::iter::once(first).chain(slices), start, payload);
+        })
+    }
+
+    /// The same for a packet that begins with `head`, of which `copy` fills a slice with the bytes
+    /// from an offset on.
+    ///
+    /// # Errors
+    /// [`GsoError::NoSuchSegment`] or [`GsoError::BufferTooSmall`].
+    pub fn write_with(
+        &self,
+        head: &[u8],
+        index: u32,
+        out: &mut [u8],
+        copy: impl FnOnce(usize, &mut [u8]),
+    ) -> Result<usize, GsoError> {
         let (start, len) = self
             .shape
             .payload_range(index)
@@ -103,7 +134,10 @@ impl Segments {
             .get_mut(..payload_at + len)
             .ok_or(GsoError::BufferTooSmall)?;
         let (headers, payload) = out.split_at_mut(payload_at);
-        gather(slices, start, headers, payload);
+        if let Some(from) = head.get(..payload_at) {
+            headers.copy_from_slice(from);
+        }
+        copy(payload_at + start, payload);
         self.fix_headers(index, out);
         Ok(out.len())
     }
@@ -202,20 +236,10 @@ pub fn complete_checksum(frame: &mut [u8], vnet: &VnetHdr) -> Result<(), OutOfFr
     checksum::complete(frame, vnet.csum_start, vnet.csum_offset)
 }
 
-/// Copies the headers from the first slice and `payload.len()` bytes of payload from `start` on.
-fn gather<'a>(
-    mut slices: impl Iterator<Item = &'a [u8]>,
-    start: usize,
-    headers: &mut [u8],
-    payload: &mut [u8],
-) {
-    let head = slices.next().unwrap_or_default();
-    let Some((from, first)) = head.split_at_checked(headers.len()) else {
-        return;
-    };
-    headers.copy_from_slice(from);
+/// Fills `payload` with the bytes of `slices` from `start` on.
+fn gather<'a>(slices: impl Iterator<Item = &'a [u8]>, start: usize, payload: &mut [u8]) {
     let (mut skip, mut filled) = (start, 0);
-    for slice in core::iter::once(first).chain(slices) {
+    for slice in slices {
         let Some(rest) = slice.get(skip..) else {
             skip -= slice.len();
             continue;
