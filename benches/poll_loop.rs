@@ -25,6 +25,7 @@ use vhost_user_gro::device::Features;
 use vhost_user_gro::gro::GroConfig;
 use vhost_user_gro::napi::NapiConfig;
 use vhost_user_gro::time::Instant;
+use vhost_user_gro::tx::TxConfig;
 use vhost_user_gro::uplink::{
     FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame, UplinkQueue, UplinkStats,
 };
@@ -148,6 +149,8 @@ impl Bench {
             napi: NapiConfig::default(),
             pool_frames: 512,
             mtu: None,
+            tx: TxConfig::default(),
+            uplink_offloads: Offloads::default(),
         };
         let mut driver = Driver::new(SIZE, 0);
         for _ in 0..SIZE {

@@ -10,6 +10,7 @@ use clap::CommandFactory;
 use vhost_user_gro::app::{Config, Endpoint, Options};
 use vhost_user_gro::gro::GroConfig;
 use vhost_user_gro::napi::NapiConfig;
+use vhost_user_gro::tx::TxConfig;
 use vhost_user_gro::uplink::UplinkOptions;
 use vhost_user_gro::uplink::af_packet::AfPacketOptions;
 use vhost_user_gro::uplink::tap::TapOptions;
@@ -49,6 +50,7 @@ fn tap_toml_is_all_defaults() {
     assert_eq!(config.queue_pairs, 1);
     assert_eq!(config.gro, GroConfig::default());
     assert_eq!(config.napi, NapiConfig::default());
+    assert_eq!(config.tx, TxConfig::default());
 }
 
 #[test]

@@ -15,6 +15,7 @@ use super::options::{Options, QueueNum};
 use super::policies::PolicyList;
 use crate::gro::GroConfig;
 use crate::napi::NapiConfig;
+use crate::tx::TxConfig;
 use crate::uplink::kinds::{Kind, Misuse, UplinkOptions};
 
 /// Everything that the daemon is told at start.
@@ -42,6 +43,8 @@ pub struct Config {
     pub workers: usize,
     /// How urgently the data threads run; as the process if not said.
     pub sched: Option<PolicyList>,
+    /// How frames from the guest are sent.
+    pub tx: TxConfig,
     /// Where the data threads run; anywhere if not said.
     pub cpus: Option<CpuList>,
     /// What is logged, if that was said.
@@ -140,6 +143,9 @@ pub enum ConfigError {
     /// A round shorter than one poll.
     #[error("round_budget is {round_budget}: expected at least budget, which is {budget}")]
     RoundBudget { round_budget: u32, budget: u32 },
+    /// No number of bytes lies within both bounds.
+    #[error("dql_max is {dql_max}: expected at least dql_min, which is {dql_min}")]
+    DqlBounds { dql_min: u32, dql_max: u32 },
 }
 
 impl ConfigError {
@@ -152,6 +158,7 @@ impl ConfigError {
             Self::FdTwice(_) => &["fd", "tap_fd"],
             Self::WorkerCount { .. } => &["workers", "queue_pairs"],
             Self::RoundBudget { .. } => &["round_budget", "budget"],
+            Self::DqlBounds { .. } => &["dql_min", "dql_max"],
             _ => return false,
         };
         keys.iter().any(|key| names.contains(&key.name()))
@@ -201,6 +208,7 @@ impl Config {
             pcap: options.pcap,
             gro: options.tunables.gro(),
             napi: options.tunables.napi()?,
+            tx: options.sending.tx()?,
             log_level: options.log_level,
             uplink: options.uplink,
             cpus: options.cpus,

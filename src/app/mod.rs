@@ -16,6 +16,7 @@ mod outlet;
 mod policies;
 mod replay;
 mod run;
+mod sending;
 mod signals;
 mod tunables;
 mod uplinks;

@@ -10,6 +10,7 @@ use log::LevelFilter;
 use super::cpus::CpuList;
 use super::policies::PolicyList;
 use super::replay::ReplayOptions;
+use super::sending::Sending;
 use super::tunables::Tunables;
 use crate::uplink::UplinkOptions;
 pub(super) use crate::values::{number, switch};
@@ -96,6 +97,10 @@ pub struct Options {
     /// Merging and polling.
     #[command(flatten)]
     pub tunables: Tunables,
+
+    /// Sending.
+    #[command(flatten)]
+    pub sending: Sending,
 
     /// CPUs that the data threads are pinned to in turn, such as 2,4-7 [default: not pinned].
     #[arg(long, value_name = "LIST", help_heading = "Process")]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::config::Config;
 use crate::backend::LinkHandle;
 use crate::sys::Placement;
-use crate::uplink::UplinkQueue;
+use crate::uplink::Uplink;
 use crate::worker::{
     DataThread, LinkReport, PairConfig, PairControl, PairStats, Seat, SpawnError, ThreadConfig,
     Tracer,
@@ -26,14 +26,16 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Starts them, with a queue pair for each of `queues`. Through `link` it is said when there is
+    /// Starts them, with a queue pair for each queue of `uplink`. Through `link` it is said when there is
     /// no host to talk to.
     pub(super) fn start(
         config: &Config,
-        queues: Vec<Box<dyn UplinkQueue>>,
+        uplink: &mut dyn Uplink,
         link: &LinkHandle,
         tracers: Vec<Tracer>,
     ) -> Result<Self, SpawnError> {
+        let uplink_offloads = uplink.caps().tx;
+        let queues = uplink.take_queues();
         let pairs = queues.len();
         let workers = config.workers.min(pairs).max(1);
         let reports = reports(link, pairs);
@@ -52,6 +54,8 @@ impl Workers {
             napi: config.napi,
             pool_frames: POOL_FRAMES,
             mtu: config.mtu,
+            tx: config.tx,
+            uplink_offloads,
         };
         let start = |(index, seats)| {
             let thread = ThreadConfig {

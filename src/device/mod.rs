@@ -14,7 +14,7 @@
 //!
 //! # Limits
 //! Split rings only. Receive needs no memory beyond what the largest packet asks for once;
-//! transmit has one frame at a time.
+//! transmit has a bulk of frames in hand.
 
 pub mod chain;
 mod config_space;
@@ -37,4 +37,4 @@ pub use ring::{QueueFault, RingConfig, RingFault, SplitRing};
 pub use rx_queue::{Fill, RxQueue};
 pub use stats::{NotifyStats, RxQueueStats, TxQueueStats};
 pub use tx_check::TxDrop;
-pub use tx_queue::{Tx, TxFrame, TxQueue};
+pub use tx_queue::{Taken, Tx, TxFrame, TxQueue};

@@ -52,5 +52,5 @@ pub(super) fn rx(driver: &Driver, features: Features) -> RxQueue {
 }
 
 pub(super) fn tx(driver: &Driver, features: Features) -> TxQueue {
-    TxQueue::new(ring(driver, features), features)
+    TxQueue::new(ring(driver, features), features, 7)
 }

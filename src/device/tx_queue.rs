@@ -1,9 +1,11 @@
 //! Frames out of the guest's transmit buffers.
 //!
-//! One frame is in hand at a time. Its header and first bytes, or the whole frame if it is small
-//! or in very many pieces, are copied once and checked in the copy, so that the guest can not
-//! change what was checked; the rest stays in guest memory for the uplink to send from. A frame
-//! that the uplink does not take at the moment stays in hand and comes again (rule TX-4).
+//! A bulk of frames is in hand at a time. Of each, the header and first bytes, or the whole frame if
+//! it is small or in very many pieces, are copied once and checked in the copy, so that the guest
+//! can not change what was checked; the rest stays in guest memory for the uplink to send from.
+//! What the uplink does not take at the moment stays in hand, checked and in order (rule TX-4). A
+//! frame that was refused is in hand as well until its turn comes: buffers go back in the order in
+//! which they came.
 
 use super::chain::{self, Direction, Extent};
 use super::features::{Features, Offloads};
@@ -12,7 +14,7 @@ use super::stats::TxQueueStats;
 use super::tx_check::{self, FRAME_MAX, TxDrop};
 use crate::sys::{GuestMap, GuestSlice};
 use crate::wire::VnetHdr;
-use crate::wire::vnet_hdr::VNET_HDR_LEN;
+use crate::wire::vnet_hdr::{GSO_NONE, VNET_HDR_LEN};
 
 /// Frames up to this many bytes are copied whole; above, a copy costs more than the pieces do.
 const COPY_MAX: usize = 2048;
@@ -21,6 +23,9 @@ const HEAD_LEN: usize = 256;
 /// Most pieces behind the copied bytes; a frame in more is copied whole. Linux gathers at most
 /// `MAX_SKB_FRAGS` (17) fragments and the end of a linear part.
 const REST_MAX: usize = 20;
+/// Room for the copy of one frame. Most of it is never touched, which costs nothing. It is no
+/// multiple of a page, or the heads of a bulk would be in each other's way in the processor's cache.
+const COPY_LEN: usize = FRAME_MAX + COPY_MAX;
 
 /// A frame from the guest, checked.
 #[derive(Clone, Copy, Debug)]
@@ -48,26 +53,48 @@ impl<'a> TxFrame<'a> {
     }
 }
 
-/// What the queue had next.
+/// One frame in hand.
 #[derive(Clone, Copy, Debug)]
 #[allow(
     clippy::large_enum_variant,
     reason = "lives on the stack for one frame; a box would allocate"
 )]
 pub enum Tx<'a> {
-    /// A frame to send. It comes again until [`TxQueue::complete`] is called.
+    /// A frame to send.
     Frame(TxFrame<'a>),
-    /// A frame that was refused, counted and completed.
+    /// A frame that was refused and counted. Only its buffers wait to go back.
     Dropped(TxDrop),
 }
 
-/// The frame in hand: taken from the ring, checked, not completed.
-#[derive(Clone, Copy, Debug)]
+/// What was taken from the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// A frame of this length, without its virtio-net header.
+    Frame {
+        /// Bytes, a super-frame's payload included.
+        len: usize,
+        /// Whether it is to be segmented.
+        is_gso: bool,
+    },
+    /// A frame that was refused and counted.
+    Dropped(TxDrop),
+}
+
+/// A chain in hand: taken from the ring, not used.
+#[derive(Debug)]
 struct InHand {
     chain_head: u16,
+    frame: Result<Checked, TxDrop>,
+    /// What is left of the frame behind the copied bytes.
+    rest: Vec<Extent>,
+}
+
+/// A frame that may be sent.
+#[derive(Clone, Copy, Debug)]
+struct Checked {
     vnet: VnetHdr,
     frame_len: usize,
-    /// Bytes of `copy` that belong to the frame.
+    /// Bytes of its copy that belong to it.
     copied: usize,
 }
 
@@ -77,24 +104,33 @@ pub struct TxQueue {
     ring: SplitRing,
     hdr_len: usize,
     allowed: Offloads,
-    in_hand: Option<InHand>,
-    /// What is left of the frame in hand behind the copied bytes.
-    rest: Vec<Extent>,
-    copy: Box<[u8]>,
+    /// Chains in hand are those from `first` to `end`, in the order of the ring.
+    slots: Box<[InHand]>,
+    first: usize,
+    end: usize,
+    /// [`COPY_LEN`] bytes for each slot.
+    copies: Box<[u8]>,
     stats: TxQueueStats,
 }
 
 impl TxQueue {
-    /// Serves `ring` to a guest that acked `features`.
+    /// Serves `ring` to a guest that acked `features`, with up to `in_hand` frames in hand.
     #[must_use]
-    pub fn new(ring: SplitRing, features: Features) -> Self {
+    pub fn new(ring: SplitRing, features: Features, in_hand: usize) -> Self {
+        let slot = || InHand {
+            chain_head: 0,
+            frame: Err(TxDrop::BadChain),
+            rest: Vec::with_capacity(chain::CHAIN_MAX),
+        };
+        let in_hand = in_hand.max(1);
         Self {
             ring,
             hdr_len: features.hdr_len(),
             allowed: features.host_offloads(),
-            in_hand: None,
-            rest: Vec::with_capacity(chain::CHAIN_MAX),
-            copy: vec![0; FRAME_MAX].into_boxed_slice(),
+            slots: std::iter::repeat_with(slot).take(in_hand).collect(),
+            first: 0,
+            end: 0,
+            copies: vec![0; in_hand * COPY_LEN].into_boxed_slice(),
             stats: TxQueueStats::default(),
         }
     }
@@ -104,7 +140,7 @@ impl TxQueue {
         &mut self.ring
     }
 
-    /// Where a later run must start. A frame in hand was not used and comes again then.
+    /// Where a later run must start. Frames in hand were not used and come again then.
     #[must_use]
     pub const fn position(&self) -> u16 {
         self.ring.position()
@@ -116,34 +152,66 @@ impl TxQueue {
         &self.stats
     }
 
-    /// The frame in hand, or else the next one of the ring; `None` when the ring is empty.
+    /// Frames in hand, those that were refused included.
+    #[must_use]
+    pub const fn in_hand(&self) -> usize {
+        self.end - self.first
+    }
+
+    /// Takes one frame from the ring, behind those in hand, and checks it; `None` when the ring is
+    /// empty or there is no place for another one.
     ///
     /// # Errors
     /// The ring is broken.
-    pub fn peek(&mut self) -> Result<Option<Tx<'_>>, QueueFault> {
-        if self.in_hand.is_none() {
-            let Some(chain_head) = self.ring.pop()? else {
-                return Ok(None);
-            };
-            match self.take(chain_head) {
-                Ok(taken) => self.in_hand = Some(taken),
-                Err(reason) => {
-                    self.stats.drops.count(reason);
-                    self.ring.stage_used(chain_head, 0);
-                    return Ok(Some(Tx::Dropped(reason)));
-                }
-            }
+    pub fn take(&mut self) -> Result<Option<Taken>, QueueFault> {
+        if self.end == self.slots.len() {
+            return Ok(None);
         }
-        Ok(self.in_hand.map(|taken| Tx::Frame(self.frame(&taken))))
+        let Some(chain_head) = self.ring.pop()? else {
+            return Ok(None);
+        };
+        let frame = self.check(chain_head);
+        let slot = &mut self.slots[self.end];
+        slot.chain_head = chain_head;
+        slot.frame = frame;
+        self.end += 1;
+        Ok(Some(match frame {
+            Ok(checked) => Taken::Frame {
+                len: checked.frame_len,
+                is_gso: checked.vnet.gso_type != GSO_NONE,
+            },
+            Err(reason) => {
+                self.stats.drops.count(reason);
+                Taken::Dropped(reason)
+            }
+        }))
     }
 
-    /// Gives the frame in hand back to the guest, sent or not. The device wrote nothing into its
-    /// buffers, so the used length is 0.
-    pub fn complete(&mut self) {
-        if let Some(taken) = self.in_hand.take() {
-            self.ring.stage_used(taken.chain_head, 0);
-            self.stats.frames += 1;
-            self.stats.bytes += taken.frame_len as u64;
+    /// The frame in hand that has `nth` others before it.
+    #[must_use]
+    pub fn frame(&self, nth: usize) -> Option<Tx<'_>> {
+        let at = self.first + nth;
+        let slot = self.slots[..self.end].get(at)?;
+        Some(match slot.frame {
+            Ok(checked) => Tx::Frame(self.seen(at, slot, &checked)),
+            Err(reason) => Tx::Dropped(reason),
+        })
+    }
+
+    /// Gives the first `count` frames in hand back to the guest, sent or not. The device wrote
+    /// nothing into their buffers, so the used length is 0.
+    pub fn complete(&mut self, count: usize) {
+        for _ in 0..count.min(self.in_hand()) {
+            let slot = &self.slots[self.first];
+            self.ring.stage_used(slot.chain_head, 0);
+            if let Ok(checked) = slot.frame {
+                self.stats.frames += 1;
+                self.stats.bytes += checked.frame_len as u64;
+            }
+            self.first += 1;
+        }
+        if self.first == self.end {
+            (self.first, self.end) = (0, 0);
         }
     }
 
@@ -159,10 +227,12 @@ impl TxQueue {
         wanted
     }
 
-    /// Copies and checks the frame in the chain at `chain_head`.
-    fn take(&mut self, chain_head: u16) -> Result<InHand, TxDrop> {
-        self.rest.clear();
-        let chain = chain::walk(&self.ring, chain_head, Direction::Readable, &mut self.rest)
+    /// Copies the frame in the chain at `chain_head` into the next slot, and checks it.
+    fn check(&mut self, chain_head: u16) -> Result<Checked, TxDrop> {
+        let rest = &mut self.slots[self.end].rest;
+        let copy = &mut self.copies[self.end * COPY_LEN..][..COPY_LEN];
+        rest.clear();
+        let chain = chain::walk(&self.ring, chain_head, Direction::Readable, rest)
             .map_err(|_| TxDrop::BadChain)?;
         let frame_len = usize::try_from(chain.bytes)
             .map_err(|_| TxDrop::TooLong)?
@@ -174,47 +244,46 @@ impl TxQueue {
         let map = self.ring.map();
         let mut header = [0; VNET_HDR_LEN];
         let hdr_len = self.hdr_len.min(VNET_HDR_LEN);
-        copy_front(map, &mut self.rest, &mut header[..hdr_len]);
+        copy_front(map, rest, &mut header[..hdr_len]);
         let mut copied = if frame_len <= COPY_MAX {
             frame_len
         } else {
             HEAD_LEN
         };
-        copy_front(map, &mut self.rest, &mut self.copy[..copied]);
-        if self.rest.len() > REST_MAX {
-            copy_front(map, &mut self.rest, &mut self.copy[copied..frame_len]);
+        copy_front(map, rest, &mut copy[..copied]);
+        if rest.len() > REST_MAX {
+            copy_front(map, rest, &mut copy[copied..frame_len]);
             copied = frame_len;
             self.stats.copied += 1;
         }
         let vnet = tx_check::check(
             &VnetHdr::decode(&header),
-            &self.copy[..copied],
+            &copy[..copied],
             frame_len,
             self.allowed,
         )?;
-        Ok(InHand {
-            chain_head,
+        Ok(Checked {
             vnet,
             frame_len,
             copied,
         })
     }
 
-    fn frame(&self, taken: &InHand) -> TxFrame<'_> {
+    fn seen<'a>(&'a self, at: usize, slot: &InHand, checked: &Checked) -> TxFrame<'a> {
         let mut rest = [empty_slice(); REST_MAX];
         let mut rest_len = 0;
-        for (slot, extent) in rest.iter_mut().zip(&self.rest) {
+        for (seen, extent) in rest.iter_mut().zip(&slot.rest) {
             if let Some(slice) = extent.slice(self.ring.map()) {
-                *slot = slice;
+                *seen = slice;
                 rest_len += 1;
             }
         }
         TxFrame {
-            vnet: taken.vnet,
-            head: &self.copy[..taken.copied],
+            vnet: checked.vnet,
+            head: &self.copies[at * COPY_LEN..][..checked.copied],
             rest,
             rest_len,
-            frame_len: taken.frame_len,
+            frame_len: checked.frame_len,
         }
     }
 }
@@ -279,15 +348,19 @@ mod tests {
         bytes
     }
 
-    /// Takes the next frame whole and gives it back; `Err` for a refused one.
-    fn take(tx: &mut TxQueue) -> Option<Result<Vec<u8>, TxDrop>> {
-        let taken = match tx.peek().unwrap()? {
+    /// The frame in hand behind `nth` others; `Err` for a refused one.
+    fn seen(tx: &TxQueue, nth: usize) -> Result<Vec<u8>, TxDrop> {
+        match tx.frame(nth).expect("so many are in hand") {
             Tx::Frame(frame) => Ok(bytes(&frame)),
             Tx::Dropped(reason) => Err(reason),
-        };
-        if taken.is_ok() {
-            tx.complete();
         }
+    }
+
+    /// Takes the next frame whole and gives it back; `Err` for a refused one.
+    fn take(tx: &mut TxQueue) -> Option<Result<Vec<u8>, TxDrop>> {
+        tx.take().unwrap()?;
+        let taken = seen(tx, 0);
+        tx.complete(1);
         tx.publish();
         Some(taken)
     }
@@ -326,19 +399,82 @@ mod tests {
         let mut tx = queue(&driver);
         driver.post_tx(&plain(5000), &[12, 5000]);
         driver.post_tx(&plain(60), &[12, 60]);
+        tx.take().unwrap();
         for _ in 0..3 {
-            let Some(Tx::Frame(frame)) = tx.peek().unwrap() else {
-                panic!("the same frame again");
-            };
-            assert_eq!(bytes(&frame), plain(5000)[HDR..]);
+            assert_eq!(seen(&tx, 0), Ok(plain(5000)[HDR..].to_vec()));
         }
         assert!(!tx.publish(), "nothing is given back yet");
         assert_eq!(tx.position(), 0, "a later run begins with this frame");
-        tx.complete();
-        tx.complete();
-        assert_eq!(tx.position(), 1, "completing is for the frame in hand only");
+        tx.complete(2);
+        assert_eq!(tx.position(), 1, "completing is for frames in hand only");
         assert_eq!(take(&mut tx), Some(Ok(plain(60)[HDR..].to_vec())));
         assert_eq!((tx.stats().frames, driver.collect_all().len()), (2, 2));
+    }
+
+    #[test]
+    fn tx_4_what_is_left_of_a_bulk_stays_in_order_and_as_it_was_checked() {
+        let mut driver = Driver::new(16, 65530);
+        let mut tx = queue(&driver);
+        let frames = [plain(60), plain(5000), plain(1514), plain(3000)];
+        let mut parts = Vec::new();
+        for frame in &frames {
+            let len = u32::try_from(frame.len()).unwrap();
+            parts.push(driver.tx_parts(frame, &[12, len - 12]));
+            driver.post(parts.last().unwrap()).unwrap();
+        }
+        for _ in &frames {
+            assert!(matches!(tx.take(), Ok(Some(Taken::Frame { .. }))));
+        }
+        assert_eq!(tx.take(), Ok(None), "the ring is empty");
+        tx.complete(2);
+        tx.publish();
+        assert_eq!(driver.collect_all().len(), 2);
+        // The guest writes other headers where they were.
+        for parts in &parts {
+            driver.write(parts[0].addr, &[0xff; 12]);
+        }
+        assert_eq!(tx.in_hand(), 2);
+        for (nth, frame) in frames[2..].iter().enumerate() {
+            assert_eq!(seen(&tx, nth), Ok(frame[HDR..].to_vec()));
+        }
+        assert!(tx.frame(2).is_none());
+        tx.complete(2);
+        tx.publish();
+        assert_eq!(driver.collect_all().len(), 2);
+        assert_eq!(tx.stats().frames, 4);
+    }
+
+    #[test]
+    fn tx_4_a_refused_frame_goes_back_when_its_turn_comes() {
+        let mut driver = Driver::new(16, 0);
+        let mut tx = queue(&driver);
+        let heads = [plain(60), plain(1), plain(70)]
+            .map(|frame| driver.post_tx(&frame, &[u32::try_from(frame.len()).unwrap()]));
+        let taken: Vec<_> = (0..3).filter_map(|_| tx.take().unwrap()).collect();
+        assert_eq!(taken[1], Taken::Dropped(TxDrop::TooShort));
+        assert_eq!(seen(&tx, 1), Err(TxDrop::TooShort));
+        assert!(!tx.publish(), "the first one is not sent yet");
+        tx.complete(3);
+        tx.publish();
+        let used: Vec<_> = driver.collect_all().iter().map(|used| used.head).collect();
+        assert_eq!(used, heads);
+        assert_eq!((tx.stats().frames, tx.stats().drops.total()), (2, 1));
+    }
+
+    #[test]
+    fn no_more_frames_are_in_hand_than_there_is_place_for() {
+        let mut driver = Driver::new(16, 0);
+        let ring = rig::ring(&driver, rig::all_features());
+        let mut tx = TxQueue::new(ring, rig::all_features(), 2);
+        for _ in 0..3 {
+            driver.post_tx(&plain(60), &[72]);
+        }
+        let taken = std::iter::from_fn(|| tx.take().unwrap()).count();
+        assert_eq!((taken, tx.in_hand()), (2, 2));
+        tx.complete(1);
+        assert_eq!(tx.take(), Ok(None), "what is left comes first");
+        tx.complete(1);
+        assert!(tx.take().unwrap().is_some());
     }
 
     #[test]
@@ -348,9 +484,9 @@ mod tests {
         let frame = plain(4000);
         let parts = driver.tx_parts(&frame, &[4012]);
         driver.post(&parts).unwrap();
-        assert!(tx.peek().unwrap().is_some());
+        assert!(tx.take().unwrap().is_some());
         driver.write(parts[0].addr, &vec![0xff; 4012]);
-        let Some(Tx::Frame(seen)) = tx.peek().unwrap() else {
+        let Some(Tx::Frame(seen)) = tx.frame(0) else {
             panic!("the frame is still in hand");
         };
         assert_eq!(seen.vnet, VnetHdr::default());
@@ -499,7 +635,9 @@ mod tests {
         };
         frame[..HDR].copy_from_slice(&vnet.encode());
         driver.post_tx(&frame, &[12, 100, 2900]);
-        let Some(Tx::Frame(seen)) = tx.peek().unwrap() else {
+        let is_gso = true;
+        assert_eq!(tx.take(), Ok(Some(Taken::Frame { len: 3000, is_gso })));
+        let Some(Tx::Frame(seen)) = tx.frame(0) else {
             panic!("a good frame");
         };
         assert_eq!(seen.vnet, vnet);

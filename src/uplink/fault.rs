@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use clap::Args;
+use rustix::io::Errno;
 
 use super::{
     Flushed, FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame, Uplink,
@@ -14,7 +15,8 @@ use crate::values::number;
 /// The options of faults, which can be had with an uplink of any kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub struct FaultOptions {
-    /// Let about one call in this many fail: the uplink is full, refuses, or is down.
+    /// Let about one call in this many fail: the uplink is full, short of memory, refuses, or is
+    /// down.
     #[arg(long, value_name = "CALLS", allow_negative_numbers = true,
         value_parser = number(1..=1_000_000_000u64, "calls"), hide = true)]
     pub fault_one_in: Option<u64>,
@@ -56,15 +58,15 @@ impl Uplink for Faulty {
     }
 
     fn take_queues(&mut self) -> Vec<Box<dyn UplinkQueue>> {
-        let pattern = |seed| Pattern::Seeded {
+        let pattern = |seed, faults: &[Verdict]| Pattern::Seeded {
             seed,
             one_in: self.one_in,
-            faults: vec![Verdict::Full, Verdict::Refuse, Verdict::Down],
+            faults: faults.to_vec(),
         };
         let mut seed = self.seed;
         let mut wrap = |queue| -> Box<dyn UplinkQueue> {
-            let send = pattern(next_random(&mut seed));
-            let recv = pattern(next_random(&mut seed));
+            let send = pattern(next_random(&mut seed), &SEND_FAULTS);
+            let recv = pattern(next_random(&mut seed), &RECV_FAULTS);
             Box::new(FaultQueue::around(queue, send, recv))
         };
         self.inner
@@ -75,6 +77,18 @@ impl Uplink for Faulty {
     }
 }
 
+/// What may happen to a send that is over when the next one may pass.
+pub const SEND_FAULTS: [Verdict; 5] = [
+    Verdict::Full,
+    Verdict::NoMemory,
+    Verdict::Refuse,
+    Verdict::TooLong,
+    Verdict::Down,
+];
+
+/// The same for receiving.
+pub const RECV_FAULTS: [Verdict; 3] = [Verdict::Full, Verdict::Refuse, Verdict::Down];
+
 /// What happens to one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verdict {
@@ -83,8 +97,12 @@ pub enum Verdict {
     Pass,
     /// The queue is full; a receive finds nothing.
     Full,
+    /// The host is short of memory.
+    NoMemory,
     /// This call fails, the next may pass.
     Refuse,
+    /// The host says that the frame is too long, the next may pass.
+    TooLong,
     /// The interface is down.
     Down,
     /// The device is gone.
@@ -157,7 +175,10 @@ impl UplinkQueue for FaultQueue {
         match self.recv.next() {
             Verdict::Pass => self.inner.recv_batch(pool, budget, out),
             Verdict::Full => Ok(RecvEnd::Empty),
-            Verdict::Refuse => Err(RecvError::Failed(io::ErrorKind::Other.into())),
+            Verdict::NoMemory => Err(RecvError::Failed(Errno::NOMEM.into())),
+            Verdict::Refuse | Verdict::TooLong => {
+                Err(RecvError::Failed(io::ErrorKind::Other.into()))
+            }
             Verdict::Down => Err(RecvError::Down),
             Verdict::Gone => Err(RecvError::Gone(io::ErrorKind::NotConnected.into())),
         }
@@ -167,7 +188,9 @@ impl UplinkQueue for FaultQueue {
         match self.send.next() {
             Verdict::Pass => self.inner.send(frame),
             Verdict::Full => Err(SendError::Full),
-            Verdict::Refuse => Err(SendError::Refused(io::ErrorKind::InvalidInput.into())),
+            Verdict::NoMemory => Err(SendError::NoMemory),
+            Verdict::Refuse => Err(SendError::Refused(Errno::INVAL.into())),
+            Verdict::TooLong => Err(SendError::Refused(Errno::MSGSIZE.into())),
             Verdict::Down => Err(SendError::Down),
             Verdict::Gone => Err(SendError::Gone(io::ErrorKind::NotConnected.into())),
         }
@@ -175,6 +198,10 @@ impl UplinkQueue for FaultQueue {
 
     fn flush(&mut self) -> Result<Flushed, SendError> {
         self.inner.flush()
+    }
+
+    fn take_completed(&mut self) -> Option<u32> {
+        self.inner.take_completed()
     }
 
     fn set_offloads(&mut self, offloads: Offloads) -> io::Result<()> {

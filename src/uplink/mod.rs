@@ -102,12 +102,14 @@ pub struct TxFrame<'a> {
 /// Why a frame could not be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// The uplink is full for the moment: keep the frame, wait until it is writable.
-    ///
-    /// A host that is short of memory says so too, although its descriptor stays writable; so
-    /// a caller that got nothing through after such a wait lets a short time pass.
+    /// The uplink is full for the moment: keep the frame, wait until it is writable. A caller that
+    /// got nothing through after such a wait lets a short time pass.
     #[error("the uplink is full")]
     Full,
+    /// The host is short of memory, of which its descriptor knows nothing: keep the frame, let a
+    /// short time pass.
+    #[error("the host is short of memory")]
+    NoMemory,
     /// This frame is refused; the next one may pass. Drop and count.
     #[error("the host refuses the frame: {0}")]
     Refused(#[source] io::Error),
@@ -217,16 +219,27 @@ pub trait UplinkQueue: Send {
     /// Sends one frame.
     ///
     /// # Errors
-    /// The variant says whether the frame is to be kept ([`SendError::Full`]) or dropped.
+    /// The variant says whether the frame is to be kept ([`SendError::Full`],
+    /// [`SendError::NoMemory`]) or dropped.
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), SendError>;
 
     /// Ends a batch: hands over what `send` took and kept.
     ///
     /// # Errors
-    /// [`SendError::Full`] if the descriptor cannot say when there is room: ask again after a
-    /// while. After any other error nothing is kept.
+    /// [`SendError::Full`] or [`SendError::NoMemory`] if the descriptor cannot say when there is
+    /// room: ask again after a while. After any other error nothing is kept.
     fn flush(&mut self) -> Result<Flushed, SendError> {
         Ok(Flushed::All)
+    }
+
+    /// Bytes of frames that `send` took and that are off our hands since the last call, sent or
+    /// lost, without any header in front of them; they need not be whole frames. `None` for a queue
+    /// that is done with a frame when `flush` returns.
+    ///
+    /// What may be on its way is limited by how these bytes come, so each must come once. A queue
+    /// with another descriptor than before (`fd_generation`) has nothing on its way any more.
+    fn take_completed(&mut self) -> Option<u32> {
+        None
     }
 
     /// Tells the host which offloads the guest accepts on receive.

@@ -1,7 +1,7 @@
 //! A stream socket as uplink: frames behind their lengths, as of QEMU's `-netdev stream` and passt.
 //!
 //! It needs no privilege. There is one queue, and nothing is said about a frame: the engine checks
-//! every checksum, and the guest has to send finished frames. The peer may come and go (see
+//! every checksum, and frames come here finished. The peer may come and go (see
 //! `connection`); while it is away frames from the guest are dropped and counted, and unless that
 //! is turned off the guest sees a link without carrier. A peer that never was there is not missed:
 //! a guest may be started before it.
@@ -202,8 +202,7 @@ impl StreamQueue {
             match send(socket, self.outgoing.waiting(), flags) {
                 Ok(len) => self.outgoing.wrote(len),
                 Err(Errno::AGAIN) => return Ok(Flushed::Partly),
-                // The socket may go on to be writable, so it cannot say when this is over.
-                Err(Errno::NOBUFS | Errno::NOMEM) => return Err(SendError::Full),
+                Err(Errno::NOBUFS | Errno::NOMEM) => return Err(SendError::NoMemory),
                 Err(Errno::INTR) => {}
                 Err(errno) => {
                     // What the peer has sent before it went is still to be read.
@@ -323,6 +322,10 @@ impl UplinkQueue for StreamQueue {
 
     fn flush(&mut self) -> Result<Flushed, SendError> {
         self.write()
+    }
+
+    fn take_completed(&mut self) -> Option<u32> {
+        Some(self.outgoing.take_left())
     }
 
     /// Nothing is taken over for the guest, so there is nothing to set.

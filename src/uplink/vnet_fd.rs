@@ -161,7 +161,8 @@ fn recv_error(errno: Errno) -> RecvError {
 /// `ENOBUFS` when the send buffer or memory is used up, `EINVAL` for a header it does not like.
 fn send_error(err: io::Error) -> SendError {
     match Errno::from_io_error(&err) {
-        Some(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => SendError::Full,
+        Some(Errno::AGAIN) => SendError::Full,
+        Some(Errno::NOBUFS | Errno::NOMEM) => SendError::NoMemory,
         Some(Errno::IO | Errno::NETDOWN) => SendError::Down,
         Some(errno) if is_gone(errno) => SendError::Gone(err),
         _ => SendError::Refused(err),
@@ -181,8 +182,9 @@ mod tests {
 
     #[test]
     fn f39_shortage_of_buffers_keeps_the_frame() {
-        for errno in [Errno::AGAIN, Errno::NOBUFS, Errno::NOMEM] {
-            assert!(matches!(send_error(errno.into()), SendError::Full));
+        assert!(matches!(send_error(Errno::AGAIN.into()), SendError::Full));
+        for errno in [Errno::NOBUFS, Errno::NOMEM] {
+            assert!(matches!(send_error(errno.into()), SendError::NoMemory));
         }
     }
 

@@ -13,13 +13,15 @@
 //! - `pair`: two directions and one uplink queue, started and stopped together;
 //! - `receive`, `deliver`: uplink, engine, poll model, ring;
 //! - `mtu`: what is too long for the guest;
-//! - `transmit`: ring, checks, uplink;
+//! - `transmit`: ring, checks, uplink; `finish` does what the uplink cannot, `sender` and `room`
+//!   know how much it takes;
 //! - `host`: the uplink queue and its link, `ring`: how a ring starts, `signal`: what is said of it;
 //! - `trace`: what passes, as a capture;
 //! - `stats`: what is counted, `complaint`: how often it is warned.
 
 mod complaint;
 mod deliver;
+mod finish;
 mod handle;
 mod host;
 mod mailbox;
@@ -28,7 +30,9 @@ mod pair;
 mod pair_set;
 mod receive;
 mod ring;
+mod room;
 mod run_queue;
+mod sender;
 mod signal;
 mod stats;
 mod thread;
@@ -39,6 +43,6 @@ mod waiter;
 pub use handle::{PairControl, PairSetup, Positions, RingSetup};
 pub use pair::{PairConfig, QueuePair};
 pub use pair_set::{PairSet, Seat};
-pub use stats::{PairStats, ReceiveStats, TransmitStats};
+pub use stats::{BulksEnded, PairStats, ReceiveStats, Refused, TransmitStats};
 pub use thread::{DataThread, LinkReport, SpawnError, ThreadConfig};
 pub use trace::{Trace, TraceStats, Tracer};

@@ -28,8 +28,8 @@ use crate::gro::GroConfig;
 use crate::napi::NapiConfig;
 use crate::sys::{Interest, Ready};
 use crate::time::Instant;
-use crate::uplink::{Offloads, RecvError, TxFrame, UplinkQueue};
-use crate::wire::VnetHdr;
+use crate::tx::TxConfig;
+use crate::uplink::{Offloads, RecvError, UplinkQueue};
 
 /// How a queue pair works, the same for every guest that comes.
 #[derive(Clone, Debug)]
@@ -42,6 +42,10 @@ pub struct PairConfig {
     pub pool_frames: usize,
     /// The MTU offered to the guest, in bytes behind the Ethernet header; `None` if none is.
     pub mtu: Option<u16>,
+    /// Sending.
+    pub tx: TxConfig,
+    /// What the uplink takes over for frames from the guest; the rest is done here.
+    pub uplink_offloads: Offloads,
 }
 
 /// A queue pair: what a data thread runs, and what can be run without one, turn by turn.
@@ -90,7 +94,7 @@ impl QueuePair {
             receive: Receive::new(config),
             host,
             waiter,
-            transmit: Transmit::default(),
+            transmit: Transmit::new(config),
             setup: PairSetup::default(),
             complaints: Complaints::default(),
             tracer: None,
@@ -214,9 +218,11 @@ impl QueuePair {
 
     /// One drain of the transmit ring, if there is anything to send.
     pub(super) fn drain(&mut self, now: Instant) {
+        self.transmit.reclaim(now, &mut self.host);
         if self.transmit.is_pending(now) {
-            let served = self.transmit.drain(now, &mut self.host);
-            act(served, self.setup.tx.as_ref());
+            let ring = self.setup.tx.as_ref();
+            let tell = |served| act(served, ring);
+            self.transmit.drain(now, &mut self.host, tell);
         }
     }
 
@@ -273,7 +279,8 @@ impl QueuePair {
         };
         let enabled = |ring: &Option<RingSetup>| ring.as_ref().is_some_and(|ring| ring.enabled);
         let rx = rx.map(|ring| RxQueue::new(ring, features));
-        let tx = tx.map(|ring| TxQueue::new(ring, features));
+        let in_hand = self.transmit.in_hand_max();
+        let tx = tx.map(|ring| TxQueue::new(ring, features, in_hand));
         self.receive.start(rx, enabled(&self.setup.rx), features);
         self.transmit.start(tx, enabled(&self.setup.tx));
         // In this order: a queue that is not active has no say in the offloads of its device.
@@ -322,15 +329,9 @@ impl QueuePair {
 
     /// Sends a frame of our own, as it is.
     pub(super) fn announce(&mut self, now: Instant, frame: &[u8]) {
-        let frame = TxFrame {
-            vnet: VnetHdr::default(),
-            head: frame,
-            rest: &[],
-        };
-        if let Err(error) = self.host.queue.send(&frame) {
+        if let Err(error) = self.transmit.announce(now, frame, &mut self.host) {
             warn!("announcement not sent: {error}");
         }
-        self.transmit.flush(now, &mut self.host);
     }
 
     /// Stops the rings after an internal error, without touching them. The set-up stays, so that

@@ -1,8 +1,13 @@
 //! Counters of a queue pair: plain numbers that its thread owns and copies out on request.
 
+use std::io;
+
+use rustix::io::Errno;
+
 use super::trace::TraceStats;
 use crate::device::{RxQueueStats, TxQueueStats};
 use crate::gro::GroStats;
+use crate::tx::BulkEnd;
 use crate::uplink::UplinkStats;
 
 /// Everything one queue pair counts.
@@ -68,12 +73,84 @@ pub struct TransmitStats {
     pub frames: u64,
     /// Turns of the drain.
     pub drains: u64,
+    /// Bulks taken from the ring.
+    pub bulks: u64,
+    /// Of these, those that ended before the ring was empty.
+    pub bulks_ended: BulksEnded,
+    /// Frames of a bulk that the uplink had no room for, each time that they had to be kept.
+    pub left_over: u64,
+    /// Packets cut into their segments because the uplink cannot.
+    pub segmented: u64,
+    /// Checksums finished because the uplink cannot.
+    pub checksums_finished: u64,
     /// Times the uplink had no room.
     pub uplink_full: u64,
+    /// Times the host was short of memory.
+    pub uplink_no_memory: u64,
+    /// Times the queue stood still because enough was on its way.
+    pub limit_waits: u64,
+    /// Bytes that may be on their way. Not a sum but as it is at the moment; `None` for an uplink
+    /// that is done with a frame at once.
+    pub byte_limit: Option<u32>,
     /// Frames dropped because the host refused them.
-    pub dropped_refused: u64,
+    pub refused: Refused,
+    /// Frames dropped because they are not what their header says, which showed when they were to
+    /// be finished.
+    pub dropped_misfit: u64,
     /// Frames dropped because the interface is down or gone.
     pub dropped_down: u64,
     /// Frames dropped because the guest disabled the ring.
     pub dropped_disabled: u64,
+}
+
+/// Bulks by what kept them from growing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BulksEnded {
+    /// They had `tx_bulk_packets` frames.
+    pub packets: u64,
+    /// Their room was taken.
+    pub bytes: u64,
+    /// Their last frame is a super-frame.
+    pub gso: u64,
+    /// The turn had `tx_quota` frames.
+    pub quota: u64,
+}
+
+impl BulksEnded {
+    pub(super) fn count(&mut self, end: Option<BulkEnd>) {
+        match end {
+            Some(BulkEnd::Packets) => self.packets += 1,
+            Some(BulkEnd::Bytes) => self.bytes += 1,
+            Some(BulkEnd::Gso) => self.gso += 1,
+            Some(BulkEnd::Quota) => self.quota += 1,
+            None => {}
+        }
+    }
+}
+
+/// Refused frames by what the host said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// It does not like their header (`EINVAL`).
+    pub invalid: u64,
+    /// They are longer than it takes (`EMSGSIZE`).
+    pub too_long: u64,
+    /// Anything else.
+    pub other: u64,
+}
+
+impl Refused {
+    pub(super) fn count(&mut self, error: &io::Error) {
+        match Errno::from_io_error(error) {
+            Some(Errno::INVAL) => self.invalid += 1,
+            Some(Errno::MSGSIZE) => self.too_long += 1,
+            _ => self.other += 1,
+        }
+    }
+
+    /// For whatever reason.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.invalid + self.too_long + self.other
+    }
 }

@@ -13,11 +13,21 @@ mod allocation;
 mod bad_input;
 mod batching;
 mod buffers;
+mod bulk;
 mod conservation;
+#[path = "../support/cut.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test target uses another part of it"
+)]
+mod cut;
 #[path = "../../src/device/driver_model.rs"]
 mod driver_model;
 mod features;
+mod finish;
 mod flush;
+mod limit;
 #[path = "../support/netns.rs"]
 mod netns;
 mod order;
@@ -28,6 +38,7 @@ mod order;
     reason = "each test target uses another part of it"
 )]
 mod packet;
+mod recording;
 mod rig;
 mod rings;
 mod shared;

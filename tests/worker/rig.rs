@@ -10,8 +10,9 @@ use vhost_user_gro::device::Features;
 use vhost_user_gro::gro::GroConfig;
 use vhost_user_gro::napi::NapiConfig;
 use vhost_user_gro::time::Instant;
-use vhost_user_gro::uplink::UplinkQueue;
+use vhost_user_gro::tx::TxConfig;
 use vhost_user_gro::uplink::pair::{PairPeer, PairQueue};
+use vhost_user_gro::uplink::{Offloads, UplinkQueue};
 use vhost_user_gro::wire::VnetHdr;
 use vhost_user_gro::wire::vnet_hdr::VNET_HDR_LEN;
 use vhost_user_gro::worker::{
@@ -46,6 +47,17 @@ pub(crate) fn plain() -> Features {
     Features::VERSION_1 | Features::IN_ORDER
 }
 
+/// Those of an uplink that takes over all that there is.
+pub(crate) fn all_offloads() -> Offloads {
+    Offloads {
+        csum: true,
+        tso4: true,
+        tso6: true,
+        ecn: true,
+        uso: true,
+    }
+}
+
 /// The tunables by default, but that of the pool.
 pub(crate) fn config() -> PairConfig {
     PairConfig {
@@ -53,6 +65,8 @@ pub(crate) fn config() -> PairConfig {
         napi: NapiConfig::default(),
         pool_frames: 256,
         mtu: None,
+        tx: TxConfig::default(),
+        uplink_offloads: all_offloads(),
     }
 }
 

@@ -120,7 +120,7 @@ fn f40_a_refused_frame_is_dropped_and_the_next_one_passes() {
     post(&mut rig, 0..10);
     assert_eq!(rig.settle(at_us(1)), None);
     assert_eq!(numbers(&rig.sent()), [0, 2, 4, 6, 8]);
-    assert_eq!(rig.tx_stats().dropped_refused, 5);
+    assert_eq!(rig.tx_stats().refused.invalid, 5);
     assert_eq!(rig.tx.driver.collect_all().len(), 10);
 }
 
@@ -156,7 +156,7 @@ fn f40_a_mixture_of_faults_accounts_for_every_frame() {
         let stats = rig.tx_stats();
         assert_eq!(sent.len() as u64, stats.frames);
         assert_eq!(
-            stats.frames + stats.dropped_refused + stats.dropped_down,
+            stats.frames + stats.refused.total() + stats.dropped_down,
             200
         );
         assert_eq!(rig.rx.packets().len(), 20, "seed {seed}");
@@ -270,8 +270,11 @@ fn faults_can_be_had_with_an_uplink_of_any_kind() {
     post(&mut rig, 0..100);
     rig.rest(at_us(1));
     let stats = rig.tx_stats();
-    let dropped = stats.dropped_refused + stats.dropped_down;
+    let dropped = stats.refused.total() + stats.dropped_down;
     assert_eq!(stats.frames + dropped, 100);
-    assert!(dropped > 10 && stats.uplink_full > 10, "{stats:?}");
+    assert!(
+        dropped > 10 && stats.uplink_full + stats.uplink_no_memory > 10,
+        "{stats:?}"
+    );
     assert_eq!(rig.rx.packets().len() as u64, stats.frames, "none is lost");
 }

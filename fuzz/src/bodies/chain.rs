@@ -51,7 +51,7 @@ pub fn run(bytes: &[u8]) {
     let guest = Guest::new(1 << (size % 7), features);
     let mut world = World {
         queue: if has(2) {
-            Queue::Tx(TxQueue::new(guest.ring(), features))
+            Queue::Tx(TxQueue::new(guest.ring(), features, 7))
         } else {
             Queue::Rx(RxQueue::new(guest.ring(), features))
         },
@@ -441,7 +441,7 @@ impl World {
         let Queue::Tx(tx) = &mut self.queue else {
             unreachable!("the caller looked");
         };
-        let found = tx.peek();
+        let found = tx.take();
         let head = match (&waiting, &found) {
             (Err(fault), Err(found)) => {
                 assert_eq!(fault, found);
@@ -459,7 +459,8 @@ impl World {
             other => panic!("{other:?}"),
         };
         let chain = before.chain(&self.guest, head, false);
-        match found? {
+        found?;
+        match tx.frame(0) {
             Some(Tx::Dropped(reason)) => {
                 assert_eq!(reason == TxDrop::BadChain, chain.is_none(), "{reason:?}");
             }
@@ -476,10 +477,10 @@ impl World {
                     slice.copy_to(&mut found[start..]);
                 }
                 assert!(found == bytes);
-                tx.complete();
             }
             None => unreachable!("looked at above"),
         }
+        tx.complete(1);
         before.stage(&self.guest, self.next, head, 0);
         self.next = self.next.wrapping_add(1);
         assert!(self.guest.snapshot() == before, "other bytes were written");

@@ -298,7 +298,7 @@ impl UplinkQueue for AfPacketQueue {
                     return Ok(Flushed::Partly);
                 }
                 Err(err) => match send_error(err) {
-                    SendError::Full => return Err(SendError::Full),
+                    error @ (SendError::Full | SendError::NoMemory) => return Err(error),
                     // The first one; the next may pass.
                     SendError::Refused(_) => self.lose(1),
                     error => {
@@ -426,7 +426,8 @@ fn link_events() -> Result<OwnedFd, Errno> {
 /// where its queue dropped the frame, `EMSGSIZE` above its MTU.
 fn send_error(err: io::Error) -> SendError {
     match Errno::from_io_error(&err) {
-        Some(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => SendError::Full,
+        Some(Errno::AGAIN) => SendError::Full,
+        Some(Errno::NOBUFS | Errno::NOMEM) => SendError::NoMemory,
         Some(Errno::NETDOWN | Errno::NXIO | Errno::NODEV) => SendError::Down,
         _ => SendError::Refused(err),
     }
@@ -438,8 +439,9 @@ mod tests {
 
     #[test]
     fn f39_shortage_of_buffers_keeps_the_frame() {
-        for errno in [Errno::AGAIN, Errno::NOBUFS, Errno::NOMEM] {
-            assert!(matches!(send_error(errno.into()), SendError::Full));
+        assert!(matches!(send_error(Errno::AGAIN.into()), SendError::Full));
+        for errno in [Errno::NOBUFS, Errno::NOMEM] {
+            assert!(matches!(send_error(errno.into()), SendError::NoMemory));
         }
     }
 

@@ -98,6 +98,8 @@ pub(super) struct Outgoing {
     /// How far was written.
     written: usize,
     end: usize,
+    /// Bytes of frames that were written whole or given up, and that nobody has asked for.
+    left: u32,
 }
 
 impl Outgoing {
@@ -107,6 +109,7 @@ impl Outgoing {
             frame: 0,
             written: 0,
             end: 0,
+            left: 0,
         }
     }
 
@@ -146,6 +149,7 @@ impl Outgoing {
     pub(super) fn wrote(&mut self, len: usize) {
         self.written = (self.written + len).min(self.end);
         while let Some(end) = self.end_of(self.frame).filter(|end| *end <= self.written) {
+            self.note_left(end - self.frame);
             self.frame = end;
         }
         if self.written == self.end {
@@ -158,11 +162,24 @@ impl Outgoing {
         let mut frames = 0;
         let mut at = self.frame;
         while let Some(end) = self.end_of(at) {
+            self.note_left(end - at);
             frames += 1;
             at = end;
         }
         (self.frame, self.written, self.end) = (0, 0, 0);
         frames
+    }
+
+    /// Bytes of frames, without their lengths, that were written whole or given up since the last
+    /// call.
+    pub(super) fn take_left(&mut self) -> u32 {
+        core::mem::take(&mut self.left)
+    }
+
+    /// Takes note that a frame with its length is no longer here.
+    fn note_left(&mut self, len: usize) {
+        let len = u32::try_from(len.saturating_sub(PREFIX)).unwrap_or(u32::MAX);
+        self.left = self.left.saturating_add(len);
     }
 
     /// The end of the frame that begins at `at`; `None` behind the last one.
