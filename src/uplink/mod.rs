@@ -17,6 +17,7 @@ pub mod fault;
 pub mod generator;
 pub mod if_name;
 pub mod kinds;
+mod link_events;
 pub mod loopback;
 pub mod null;
 pub mod pair;

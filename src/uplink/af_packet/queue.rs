@@ -13,14 +13,13 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use log::{info, warn};
 use rustix::io::Errno;
-use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::socket_error;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
+use rustix::net::{RecvFlags, recv};
 
 use super::batch::Batch;
 use super::error::AfPacketError;
@@ -29,6 +28,7 @@ use super::port::{Port, Ring};
 use super::slot::{SlotHead, Tag, encode, restore};
 use crate::sys::packet::{PACKET_VNET_HDR_LEN, bound_index, take_counts};
 use crate::sys::{NetDevice, PacketRing, SlotState};
+use crate::uplink::link_events::LinkEvents;
 use crate::uplink::vnet_fd::write_frame;
 use crate::uplink::{
     BUF_LEN, Flushed, Frame, FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame,
@@ -38,17 +38,12 @@ use crate::wire::RxMeta;
 
 /// Where a frame's header of 10 bytes begins in a pool buffer, so that the IP header is aligned.
 const MESSAGE_AT: usize = 8;
-/// Source: `RTMGRP_LINK`, `include/uapi/linux/rtnetlink.h`.
-const LINK_EVENTS: u32 = 1;
-/// Events read at a time; what is left makes the socket readable again.
-const EVENTS_MAX: usize = 64;
 
 /// A queue of an interface.
 #[derive(Debug)]
 pub struct AfPacketQueue {
     interface: Arc<Interface>,
-    /// Says that some interface changed. What did is looked up, not read from the messages.
-    events: OwnedFd,
+    events: LinkEvents,
     port: Port,
     batch: Batch,
     generation: u64,
@@ -80,9 +75,8 @@ impl AfPacketQueue {
     /// Attaches one queue.
     pub(super) fn open(interface: &Arc<Interface>, is_spare: bool) -> Result<Self, AfPacketError> {
         // First of all, so that no change goes unseen.
-        let events = link_events().map_err(|errno| {
-            AfPacketError::setup("be told of changes", interface.name())(errno.into())
-        })?;
+        let events = LinkEvents::new()
+            .map_err(AfPacketError::setup("be told of changes", interface.name()))?;
         let (index, state) = interface.find(events.as_fd(), None)?;
         Ok(Self {
             port: Port::receiving(interface, index, state.mtu)?,
@@ -367,13 +361,7 @@ impl UplinkQueue for AfPacketQueue {
     }
 
     fn follow_device(&mut self) {
-        for _ in 0..EVENTS_MAX {
-            // An overrun is an error that is gone when it was read, and says no less.
-            match recv(&self.events, &mut self.scratch[..], RecvFlags::DONTWAIT) {
-                Ok(_) | Err(Errno::NOBUFS | Errno::INTR) => {}
-                Err(_) => break,
-            }
-        }
+        self.events.take();
         self.retired.retain(PacketRing::has_lent);
         let found = self.find();
         self.clear_error();
@@ -412,14 +400,6 @@ fn finish(mut frame: Frame, start: usize, end: usize, tag: Option<Tag>) -> Optio
         frame,
         meta: RxMeta { vnet, merge_mark },
     })
-}
-
-fn link_events() -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    // Protocol 0 is `NETLINK_ROUTE`.
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
-    bind(&socket, &SocketAddrNetlink::new(0, LINK_EVENTS))?;
-    Ok(socket)
 }
 
 /// Source: `net/packet/af_packet.c`, `packet_snd`: `ENXIO` once the interface is gone, `ENOBUFS`
