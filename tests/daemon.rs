@@ -104,16 +104,22 @@ fn a_socket_that_nobody_listens_on_is_replaced_and_removed_at_the_end() {
 }
 
 #[test]
-fn f40_a_tap_deleted_without_a_guest_is_noticed() {
-    in_namespace("f40_a_tap_deleted_without_a_guest_is_noticed", || {
-        let folder = folder();
-        let mut daemon = Daemon::start(&folder.path().join("socket"));
-        daemon.wait_for("listening").expect("it listens");
-        ip("link del tap0");
-        daemon.wait_for("uplink is gone").expect("it says so");
-        daemon.kill(Signal::TERM);
-        assert_eq!(daemon.status(), Some(0));
-    });
+fn f40_a_tap_deleted_without_a_guest_is_noticed_and_made_again() {
+    in_namespace(
+        "f40_a_tap_deleted_without_a_guest_is_noticed_and_made_again",
+        || {
+            let folder = folder();
+            let mut daemon = Daemon::start(&folder.path().join("socket"));
+            daemon.wait_for("listening").expect("it listens");
+            ip("link del tap0");
+            daemon.wait_for("tap tap0 is gone").expect("it says so");
+            ip("tuntap add dev tap0 mode tap vnet_hdr");
+            ip("link set dev tap0 up");
+            daemon.wait_for("is there again").expect("it says so");
+            daemon.kill(Signal::TERM);
+            assert_eq!(daemon.status(), Some(0));
+        },
+    );
 }
 
 #[test]

@@ -4,7 +4,11 @@
 //! little endian, and no offload towards us. The offload mask then follows what the guest acked,
 //! and is nothing again when the queues are dropped. Addresses, bridge membership and the up/down
 //! state of the interface are the operator's business.
+//!
+//! A tap that was opened by name and is deleted is waited for (`device`): the guest sees a link
+//! without carrier until one of that name is there again. One that came as descriptor is gone.
 
+mod device;
 mod error;
 mod options;
 mod queue;
@@ -21,12 +25,13 @@ pub use error::{TapError, check_name};
 pub use options::TapOptions;
 pub use queue::TapQueue;
 
+use self::device::{Follower, TapDevice};
 use self::queue::TUN_F_USO;
 use super::{Offloads, Uplink, UplinkCaps, UplinkQueue};
 use crate::sys::ifreq::{
     IFF_DETACH_QUEUE, IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_VNET_HDR, TUN_F_CSUM, tun_get_iff,
-    tun_has_packet_info, tun_is_vnet_le, tun_set_iff, tun_set_offload, tun_set_persist,
-    tun_set_queue, tun_set_vnet_hdr_len, tun_set_vnet_le, tun_vnet_hdr_len,
+    tun_has_packet_info, tun_is_vnet_le, tun_set_iff, tun_set_offload, tun_set_queue,
+    tun_set_vnet_hdr_len, tun_set_vnet_le, tun_vnet_hdr_len,
 };
 use crate::wire::vnet_hdr::VNET_HDR_LEN;
 
@@ -66,22 +71,20 @@ impl Tap {
     pub fn open(name: &str, pairs: usize, persistence: Persistence) -> Result<Self, TapError> {
         check_name(name)?;
         let (first, mode) = attach_first(name, pairs)?;
+        let device = TapDevice {
+            name: name.to_owned(),
+            mode,
+            persistence,
+        };
         let mut fds = vec![first];
         while fds.len() < pairs {
-            let fd = open_tun()?;
-            tun_set_iff(fd.as_fd(), name, FLAGS | mode)
-                .map_err(|err| attach_error(name, pairs, err))?;
-            fds.push(fd);
+            fds.push(device.attach(pairs)?);
         }
-        let tap = Self::from_attached(name.to_owned(), fds)?;
-        let is_persistent = match persistence {
-            Persistence::Unchanged => return Ok(tap),
-            Persistence::Persistent => true,
-            Persistence::Temporary => false,
-        };
-        for queue in &tap.queues {
-            tun_set_persist(queue.fd(), is_persistent)
-                .map_err(setup("change the persistence", name))?;
+        let mut tap = Self::from_attached(name.to_owned(), fds)?;
+        for queue in &mut tap.queues {
+            device.persist(queue.fd())?;
+            let follower = Follower::new(device.clone());
+            queue.follow_by(follower.map_err(setup("be told of changes", name))?);
         }
         Ok(tap)
     }

@@ -44,6 +44,11 @@ impl VnetFd {
         self.fd.as_fd()
     }
 
+    /// Goes on with another descriptor.
+    pub(super) fn replace(&mut self, fd: OwnedFd) {
+        self.fd = fd;
+    }
+
     pub(super) const fn stats(&self) -> UplinkStats {
         self.stats
     }

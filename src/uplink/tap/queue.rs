@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
+use super::device::Follower;
 use crate::sys::ifreq::{
     TUN_F_CSUM, TUN_F_TSO_ECN, TUN_F_TSO4, TUN_F_TSO6, TUN_F_USO4, TUN_F_USO6, tun_set_offload,
     tun_set_queue,
@@ -27,7 +28,8 @@ const DISCARD_MAX: usize = 4096;
 /// reads and writes give `EBADFD`. While the interface is merely down, reads find nothing, writes
 /// give `EIO` and `EPOLLOUT` is not reported.
 ///
-/// Source: `drivers/net/tun.c`, `tun_chr_poll`, `tun_detach_all`.
+/// Source: `drivers/net/tun.c`, `tun_chr_poll`, `tun_detach_all`. A queue that was opened by name
+/// then goes on with the next device of that name ([`Follower`]).
 ///
 /// The kernel spreads frames over all attached queues by flow, whether or not anybody reads them.
 /// So a queue without a reader is detached; all but the first, which is there while no guest is.
@@ -37,6 +39,10 @@ pub struct TapQueue {
     /// The device has other queues to fall back on.
     is_spare: bool,
     is_attached: bool,
+    /// What the guest accepts.
+    offloads: Offloads,
+    /// `None` for a queue without a name by which the next device could be had.
+    follower: Option<Follower>,
 }
 
 impl TapQueue {
@@ -46,6 +52,53 @@ impl TapQueue {
             io: VnetFd::new(fd),
             is_spare,
             is_attached: true,
+            offloads: Offloads::default(),
+            follower: None,
+        }
+    }
+
+    /// Lets the queue outlive its device.
+    pub(super) fn follow_by(&mut self, follower: Follower) {
+        self.follower = Some(follower);
+    }
+
+    /// Whether there is no device at the moment, and another one is waited for.
+    fn is_waiting(&self) -> bool {
+        (self.follower.as_ref()).is_some_and(|follower| !follower.is_there())
+    }
+
+    /// Finds out what became of the device; says whether that is known to this queue.
+    fn follow(&mut self) -> bool {
+        let Some(follower) = &mut self.follower else {
+            return false;
+        };
+        match follower.follow(self.io.fd()) {
+            Ok(None) => {}
+            Ok(Some(fd)) => {
+                let is_there = follower.is_there();
+                self.io.replace(fd);
+                if is_there {
+                    self.settle();
+                }
+            }
+            Err(err) => {
+                log::warn!("the tap is given up: {err}");
+                self.follower = None;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Brings a queue of a new device to where the former one was.
+    fn settle(&mut self) {
+        if let Err(err) = self.set_offloads(self.offloads) {
+            log::warn!("offloads of the tap are off: {err}");
+        }
+        if !self.is_attached
+            && let Err(err) = tun_set_queue(self.io.fd(), false)
+        {
+            log::warn!("a queue that nobody reads stays in the tap's set: {err}");
         }
     }
 }
@@ -61,17 +114,30 @@ impl UplinkQueue for TapQueue {
         budget: usize,
         out: &mut Vec<RxFrame>,
     ) -> Result<RecvEnd, RecvError> {
-        self.io.recv_batch(pool, budget, out)
+        if self.is_waiting() {
+            return Err(RecvError::Down);
+        }
+        match self.io.recv_batch(pool, budget, out) {
+            Err(RecvError::Gone(_)) if self.follow() => Err(RecvError::Down),
+            result => result,
+        }
     }
 
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), SendError> {
-        self.io.send(frame)
+        if self.is_waiting() {
+            return Err(SendError::Down);
+        }
+        match self.io.send(frame) {
+            Err(SendError::Gone(_)) if self.follow() => Err(SendError::Down),
+            result => result,
+        }
     }
 
     /// The mask belongs to the device, so the last call of any queue counts for all of them; one
     /// that is detached has no say in what the others get.
     fn set_offloads(&mut self, offloads: Offloads) -> io::Result<()> {
-        if !self.is_attached {
+        self.offloads = offloads;
+        if !self.is_attached || self.is_waiting() {
             return Ok(());
         }
         let mask = offload_mask(offloads);
@@ -90,12 +156,41 @@ impl UplinkQueue for TapQueue {
         if !self.is_spare || is_active == self.is_attached {
             return Ok(());
         }
+        // The device may have gone since anybody looked.
+        self.follow();
+        if self.is_waiting() {
+            self.is_attached = is_active;
+            return Ok(());
+        }
         if !is_active {
             self.io.discard(DISCARD_MAX);
         }
         tun_set_queue(self.io.fd(), is_active)?;
         self.is_attached = is_active;
         Ok(())
+    }
+
+    fn fd_generation(&self) -> u64 {
+        (self.follower.as_ref()).map_or(0, |follower| follower.generation)
+    }
+
+    fn look_after(&mut self, failed: bool) -> Result<(), RecvError> {
+        if failed && !self.follow() {
+            return Err(RecvError::Gone(Errno::NODEV.into()));
+        }
+        Ok(())
+    }
+
+    fn carrier(&self) -> Option<bool> {
+        self.follower.as_ref().map(Follower::is_there)
+    }
+
+    fn events(&self) -> Option<BorrowedFd<'_>> {
+        self.follower.as_ref().map(Follower::events)
+    }
+
+    fn follow_device(&mut self) {
+        self.follow();
     }
 
     fn stats(&self) -> UplinkStats {
@@ -106,6 +201,9 @@ impl UplinkQueue for TapQueue {
 impl Drop for TapQueue {
     /// Leaves nothing behind for the next owner of a persistent device.
     fn drop(&mut self) {
+        if self.is_waiting() {
+            return;
+        }
         if let Err(err) = tun_set_offload(self.io.fd(), 0) {
             log::debug!("offloads of the tap stay as they are: {err}");
         }
