@@ -16,8 +16,9 @@ set -eu
 
 dir=${1:?usage: setup.sh DIR}
 here=$(cd "$(dirname "$0")" && pwd)
-mkdir -p "$dir/apt/lists/partial" "$dir/apt/cache/archives/partial"
+mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)
+. "$here/../tests/packages.sh"
 
 fail() { echo "setup: $*" >&2; exit 1; }
 say() { echo "setup: $*" >&2; }
@@ -29,70 +30,29 @@ done
 
 exec 9>"$dir/lock"
 flock 9
-stamp=$(cat "$here/setup.sh" "$here/guest-init" | sha256sum)
+stamp=$(cat "$here/setup.sh" "$here/guest-init" "$here/../tests/packages.sh" | sha256sum)
 if [ "$(cat "$dir/stamp" 2>/dev/null)" = "$stamp" ]; then
     exit 0
 fi
 
-# The host part of the address is whatever the system itself uses. Lists, cache and the (empty)
-# package status are ours, so the answer doesn't depend on what is installed.
-. /etc/os-release
-release=$VERSION_CODENAME
+packages_open "$dir" || fail "no package lists"
 backports=$release-backports
-archive=$(apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
-    awk -v r="$release" '($1 == r || $1 == "stable") && $2 == "main" { print $3; exit }')
-[ -n "$archive" ] || fail "no source of '$release main' in the system's apt sources"
-
-: >"$dir/apt/status"
-cat >"$dir/apt/apt.conf" <<CONF
-Dir::Etc::sourcelist "$dir/apt/sources.list";
-Dir::Etc::sourceparts "-";
-Dir::State "$dir/apt";
-Dir::State::lists "$dir/apt/lists";
-Dir::State::status "$dir/apt/status";
-Dir::Cache "$dir/apt/cache";
-Acquire::Languages "none";
-Acquire::Retries "3";
-Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
-APT::Install-Recommends "false";
-APT::Sandbox::User "root";
-Debug::NoLocking "true";
-CONF
-apt() { APT_CONFIG="$dir/apt/apt.conf" apt-get -q -y "$@" 9>&-; }
-
-sources() {
-    echo "deb $archive $release main non-free"
-    [ "$1" = release ] || echo "deb $archive $backports main"
-}
 say "package lists of $release and $backports"
-sources both >"$dir/apt/sources.list"
-if ! apt --error-on=any update >"$dir/apt/log" 2>&1; then
+if ! packages_list "deb $release main non-free" "deb $backports main" 2>/dev/null; then
     say "no $backports: only the release itself is used"
     backports=$release
-    sources release >"$dir/apt/sources.list"
-    apt --error-on=any update >"$dir/apt/log" 2>&1 || { cat "$dir/apt/log" >&2; fail "no package lists"; }
+    packages_list "deb $release main non-free" || fail "no package lists"
 fi
 
-# unpack TREE SUITE PACKAGE...: the packages with all they depend on, below DIR/TREE. The C library
-# is left out: it must be the one of the system's loader.
+# unpack TREE SUITE PACKAGE...: below DIR/TREE.
 unpack() {
     tree=$dir/$1 suite=$2
     shift 2
     say "$(basename "$tree"): $*"
-    apt -t "$suite" --download-only install "$@" >"$dir/apt/log" 2>&1 ||
-        { cat "$dir/apt/log" >&2; fail "cannot fetch $*"; }
-    rm -rf "$tree"
-    mkdir -p "$tree"
-    apt -t "$suite" -s install "$@" |
-        sed -n 's/^Inst \([^ ]*\) (\([^ ]*\) .*\[\([a-z0-9]*\)\]).*/\1 \2 \3/p' >"$tree/packages"
-    while read -r name version arch; do
-        [ "$name" != libc6 ] || continue
-        dpkg-deb -x "$dir/apt/cache/archives/${name}_$(echo "$version" | sed 's/:/%3a/')_$arch.deb" "$tree"
-    done <"$tree/packages"
+    packages_unpack "$tree" "$suite" "$@" || fail "cannot fetch $*"
 }
 
 # run TREE COMMAND...: a program out of a tree, with the tree's libraries.
-libraries() { echo "$1/usr/lib/x86_64-linux-gnu:$1/lib/x86_64-linux-gnu"; }
 run() {
     tree=$dir/$1 program=$2
     shift 2
@@ -113,8 +73,7 @@ kernel=$(apt -t "$backports" -s install linux-image-cloud-amd64 |
 say "kernel: $kernel"
 rm -rf "$dir/kernel" "$dir/image"
 mkdir -p "$dir/kernel" "$dir/image"
-(cd "$dir/apt/cache/archives" && apt -t "$backports" download "$kernel" >"$dir/apt/log" 2>&1) ||
-    { cat "$dir/apt/log" >&2; fail "cannot fetch $kernel"; }
+(cd "$dir/apt/cache/archives" && packages_get -t "$backports" "$kernel") || fail "cannot fetch $kernel"
 dpkg-deb -x "$dir/apt/cache/archives/$kernel"_*.deb "$dir/kernel"
 cp "$dir"/kernel/boot/vmlinuz-* "$dir/image/vmlinuz"
 

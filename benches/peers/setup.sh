@@ -14,8 +14,9 @@ set -eu
 
 dir=${1:?usage: setup.sh DIR}
 here=$(cd "$(dirname "$0")" && pwd)
-mkdir -p "$dir/apt/lists/partial" "$dir/apt/cache/archives/partial"
+mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)
+. "$here/../../tests/packages.sh"
 
 fail() { echo "peers: $*" >&2; exit 1; }
 say() { echo "peers: $*" >&2; }
@@ -24,37 +25,18 @@ for tool in apt-get dpkg-deb cc pkg-config; do
     command -v "$tool" >/dev/null || fail "needs '$tool'"
 done
 
-stamp=$(cat "$here/setup.sh" "$here/librte_gro.c" | sha256sum)
+stamp=$(cat "$here/setup.sh" "$here/librte_gro.c" "$here/../../tests/packages.sh" | sha256sum)
 [ "$(cat "$dir/stamp" 2>/dev/null)" != "$stamp" ] || exit 0
-
-# The system's sources, but lists and cache of our own: the system's lists may be older than the
-# archive, and are not ours to renew.
-cat >"$dir/apt/apt.conf" <<CONF
-Dir::State::lists "$dir/apt/lists";
-Dir::Cache "$dir/apt/cache";
-Acquire::Languages "none";
-Acquire::Retries "3";
-APT::Sandbox::User "root";
-Debug::NoLocking "true";
-CONF
-apt() {
-    APT_CONFIG="$dir/apt/apt.conf" apt-get -q -y "$@" >"$dir/apt/log" 2>&1 ||
-        { cat "$dir/apt/log" >&2; return 1; }
-}
 
 # The development package has static libraries, so its many dependencies are not needed, but for
 # what DPDK's core itself calls.
-packages="libdpdk-dev libbsd-dev libbsd0 libmd0 libnuma1"
+wanted="libdpdk-dev libbsd-dev libbsd0 libmd0 libnuma1"
 if [ ! -e "$dir/version" ]; then
-    say "fetching $packages"
-    apt --error-on=any update || fail "no package lists"
-    (cd "$dir/apt/cache/archives" && rm -f ./*.deb && apt download $packages) ||
-        fail "cannot fetch $packages"
-    rm -rf "$dir/dpdk"
-    mkdir -p "$dir/dpdk"
-    for package in "$dir/apt/cache/archives"/*.deb; do
-        dpkg-deb -x "$package" "$dir/dpdk"
-    done
+    say "fetching $wanted"
+    packages_open "$dir" && packages_list "deb $release main" || fail "no package lists"
+    packages_wanted=$(echo "$wanted" | tr ' ' '|')
+    # shellcheck disable=SC2086 # one word a package
+    packages_unpack "$dir/dpdk" "$release" $wanted || fail "cannot fetch $wanted"
 fi
 
 pc=$(find "$dir/dpdk" -name libdpdk-libs.pc)

@@ -7,8 +7,9 @@
 set -euo pipefail
 
 here=$PWD
-mkdir -p "${1:?usage: fetch.sh DIR}"/{apt/lists/partial,apt/cache/archives/partial,fetched}
+mkdir -p "${1:?usage: fetch.sh DIR}/fetched"
 dir=$(cd "$1" && pwd)
+. tests/packages.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -42,32 +43,6 @@ fetch() {
     fi
 }
 
-# Private lists with sources among them: those of the system seldom have any.
-prepare_apt() {
-    local archive release
-    # shellcheck source=/dev/null
-    release=$(. /etc/os-release && echo "$VERSION_CODENAME")
-    archive=$(apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
-        awk -v r="$release" '($1 == r || $1 == "stable") && $2 == "main" { print $3; exit }')
-    printf '%s %s '"$release"' main\n' deb "$archive" deb-src "$archive" >"$dir/apt/sources.list"
-    : >"$dir/apt/status"
-    cat >"$dir/apt/apt.conf" <<CONF
-Dir::Etc::sourcelist "$dir/apt/sources.list";
-Dir::Etc::sourceparts "-";
-Dir::State "$dir/apt";
-Dir::State::lists "$dir/apt/lists";
-Dir::State::status "$dir/apt/status";
-Dir::Cache "$dir/apt/cache";
-Acquire::Languages "none";
-Acquire::Retries "3";
-APT::Sandbox::User "root";
-Debug::NoLocking "true";
-CONF
-    apt update
-}
-
-apt() { APT_CONFIG=$dir/apt/apt.conf apt-get -q -y "$@"; }
-
 from_debian() {
     apt download "$1" && dpkg-deb -x "$1"_*.deb "$2"
 }
@@ -94,7 +69,10 @@ from_crates() {
 }
 
 for package in "${debian[@]}" "${debian_sources[@]}"; do
-    [ -d "$dir/fetched/$package" ] || { prepare_apt >"$dir/apt/log" 2>&1 || cat "$dir/apt/log" >&2; break; }
+    [ -d "$dir/fetched/$package" ] && continue
+    # With sources among them: the system's own lists seldom have any.
+    packages_open "$dir" && packages_list "deb $release main" "deb-src $release main" || true
+    break
 done
 for package in "${debian[@]}"; do fetch "$package" from_debian; done
 for package in "${debian_sources[@]}"; do fetch "$package" from_debian_source; done
