@@ -16,6 +16,7 @@ pub mod af_packet;
 pub mod fault;
 pub mod generator;
 pub mod if_name;
+mod interface;
 pub mod kinds;
 mod link_events;
 pub mod loopback;

@@ -3,13 +3,12 @@
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, PoisonError};
 
-use rustix::net::netdevice::{index_to_name, name_to_index};
-
 use super::error::AfPacketError;
 use super::filter::Mac;
+use crate::sys::NetDevice;
 use crate::sys::packet::join_fanout;
-use crate::sys::{NetDevice, net_device};
 use crate::uplink::if_name::name_fault;
+use crate::uplink::interface;
 
 /// How an interface is attached to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,16 +81,8 @@ impl Interface {
         socket: BorrowedFd<'_>,
         attached: Option<u32>,
     ) -> Result<(u32, NetDevice), AfPacketError> {
-        let setup = |step| AfPacketError::setup(step, &self.name);
-        if let Some(index) = attached
-            && let Ok(name) = index_to_name(socket, index)
-            && let Ok(state) = net_device(socket, &name)
-        {
-            return Ok((index, state));
-        }
-        let index = name_to_index(socket, &self.name)
-            .map_err(|errno| setup("find the interface")(errno.into()))?;
-        let state = net_device(socket, &self.name).map_err(setup("ask for the state"))?;
+        let (index, state) = interface::find(socket, &self.name, attached)
+            .map_err(AfPacketError::setup("find the interface", &self.name))?;
         if !state.is_ethernet {
             return Err(AfPacketError::NotEthernet {
                 name: self.name.clone(),

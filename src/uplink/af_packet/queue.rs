@@ -16,7 +16,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use log::{info, warn};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_error;
 use rustix::net::{RecvFlags, recv};
@@ -28,6 +27,7 @@ use super::port::{Port, Ring};
 use super::slot::{SlotHead, Tag, encode, restore};
 use crate::sys::packet::{PACKET_VNET_HDR_LEN, bound_index, take_counts};
 use crate::sys::{NetDevice, PacketRing, SlotState};
+use crate::uplink::interface::Carrier;
 use crate::uplink::link_events::LinkEvents;
 use crate::uplink::vnet_fd::write_frame;
 use crate::uplink::{
@@ -47,7 +47,7 @@ pub struct AfPacketQueue {
     port: Port,
     batch: Batch,
     generation: u64,
-    has_carrier: bool,
+    carrier: Carrier,
     /// The last call found nothing.
     was_empty: bool,
     /// Rings of which frames are still lent.
@@ -84,7 +84,7 @@ impl AfPacketQueue {
             events,
             batch: Batch::new(),
             generation: 0,
-            has_carrier: true,
+            carrier: Carrier::new(),
             was_empty: false,
             retired: Vec::new(),
             is_spare,
@@ -268,7 +268,7 @@ impl UplinkQueue for AfPacketQueue {
     }
 
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), SendError> {
-        if !self.has_carrier {
+        if !self.carrier.is_up() {
             return Err(SendError::Down);
         }
         let hdr = encode(&frame.vnet);
@@ -353,7 +353,7 @@ impl UplinkQueue for AfPacketQueue {
     }
 
     fn carrier(&self) -> Option<bool> {
-        self.interface.shows_link().then_some(self.has_carrier)
+        self.interface.shows_link().then_some(self.carrier.is_up())
     }
 
     fn events(&self) -> Option<BorrowedFd<'_>> {
@@ -365,16 +365,7 @@ impl UplinkQueue for AfPacketQueue {
         self.retired.retain(PacketRing::has_lent);
         let found = self.find();
         self.clear_error();
-        let has_carrier = matches!(&found, Ok(state) if state.is_running);
-        if core::mem::replace(&mut self.has_carrier, has_carrier) == has_carrier {
-            return;
-        }
-        let name = self.interface.name();
-        match found {
-            Ok(_) if has_carrier => info!("interface {name} is up"),
-            Ok(_) => warn!("interface {name} is down"),
-            Err(error) => warn!("interface {name} is away: {error}"),
-        }
+        self.carrier.note(self.interface.name(), &found);
     }
 }
 
