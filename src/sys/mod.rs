@@ -1,7 +1,9 @@
 //! Every unsafe line of the program, behind safe functions on owned types.
 
+pub mod bpf;
 pub mod clock;
 mod epoll;
+pub mod ethtool;
 mod frame;
 mod guest;
 pub mod ifreq;
@@ -13,6 +15,9 @@ pub mod packet;
 mod packet_ring;
 mod placement;
 mod ring_area;
+mod umem;
+mod xdp_ring;
+mod xdp_socket;
 
 pub use self::epoll::{Batch, EpollSet, Interest, Ready};
 pub use frame::{Frame, FrameBuffers};
@@ -24,3 +29,5 @@ pub use netdev::{NetDevice, net_device};
 pub use packet_ring::{PacketRing, SLOT_STATUS_LEN, SLOTS_PER_BLOCK, SlotState};
 pub use placement::{Placement, PlacementError, Policy};
 pub use ring_area::{DESCRIPTOR_LEN, Descriptor, RingArea};
+pub use umem::{Census, KERNEL_HEADROOM, UMEM_HEADROOM, Umem};
+pub use xdp_socket::{Invalid, XdpShape, XdpSocket, xdp_socket};
