@@ -13,10 +13,17 @@ use vhost_user_gro::napi::NapiConfig;
 use vhost_user_gro::tx::TxConfig;
 use vhost_user_gro::uplink::UplinkOptions;
 use vhost_user_gro::uplink::af_packet::AfPacketOptions;
+use vhost_user_gro::uplink::af_xdp::AfXdpOptions;
 use vhost_user_gro::uplink::tap::TapOptions;
 
 /// One for each kind of uplink; together they explain every key.
-const UPLINK_SAMPLES: [&str; 4] = ["tap.toml", "af-packet.toml", "stream.toml", "null.toml"];
+const UPLINK_SAMPLES: [&str; 5] = [
+    "tap.toml",
+    "af-packet.toml",
+    "af-xdp.toml",
+    "stream.toml",
+    "null.toml",
+];
 
 fn sample(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -87,6 +94,15 @@ fn af_packet_toml_is_all_defaults() {
         ..AfPacketOptions::default()
     };
     assert_eq!(load("af-packet.toml").uplink.af_packet, options);
+}
+
+#[test]
+fn af_xdp_toml_is_all_defaults() {
+    let options = AfXdpOptions {
+        af_xdp: Some("eth1".to_owned()),
+        ..AfXdpOptions::default()
+    };
+    assert_eq!(load("af-xdp.toml").uplink.af_xdp, options);
 }
 
 #[test]

@@ -42,6 +42,8 @@ fn pair(worker: usize, stats: &PairStats) -> Value {
             "rx_out_of_step": stats.uplink.rx_out_of_step,
             "connects": stats.uplink.connects,
             "rx_ring_full": stats.uplink.rx_ring_full,
+            "rx_too_long": stats.uplink.rx_too_long,
+            "rx_unfinished": stats.uplink.rx_unfinished,
         },
         "trace": { "packets": stats.trace.packets, "lost": stats.trace.lost },
         "squeezed": stats.squeezed,

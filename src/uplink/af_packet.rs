@@ -26,9 +26,11 @@ mod slot;
 use std::sync::Arc;
 
 pub use error::AfPacketError;
+pub(super) use filter::parse_mac;
 pub use filter::{MACS_MAX, Mac};
 pub use interface::AfPacketConfig;
 pub use options::AfPacketOptions;
+pub(super) use port::memberships;
 pub use queue::AfPacketQueue;
 
 use self::interface::Interface;

@@ -41,6 +41,7 @@ macro_rules! kinds {
 kinds! {
     tap: super::tap::TapOptions,
     af_packet: super::af_packet::AfPacketOptions,
+    af_xdp: super::af_xdp::AfXdpOptions,
     stream: super::stream::StreamOptions,
     null: super::null::NullOptions,
     loopback: super::loopback::LoopbackOptions,

@@ -13,6 +13,7 @@
 //! Nothing here blocks, and no call makes more system calls than its budget.
 
 pub mod af_packet;
+pub mod af_xdp;
 pub mod fault;
 pub mod generator;
 pub mod if_name;
@@ -164,6 +165,10 @@ pub struct UplinkStats {
     pub connects: u64,
     /// Frames that the host dropped because the queue's ring was full.
     pub rx_ring_full: u64,
+    /// Frames that the host dropped because they are longer than the queue's ring can take.
+    pub rx_too_long: u64,
+    /// Received frames whose checksum was left unfinished, where the host does not say so.
+    pub rx_unfinished: u64,
 }
 
 /// The queues of one kind of uplink, as [`Uplink::take_queues`] gives them out.

@@ -57,7 +57,7 @@ fn jump(code: u32, k: u32, otherwise: u8) -> sock_filter {
 ///
 /// # Errors
 /// Says what was expected.
-pub(super) fn parse_mac(text: &str) -> Result<Mac, String> {
+pub(in crate::uplink) fn parse_mac(text: &str) -> Result<Mac, String> {
     let expected = || "expected an address of a single device such as 52:54:00:12:34:56".to_owned();
     let mut mac = [0; 6];
     let mut digits = text.split(':');

@@ -137,7 +137,7 @@ impl Port {
 }
 
 /// What the interface receives for the guest beside what it receives anyway.
-fn memberships(macs: &[[u8; 6]]) -> Vec<Membership> {
+pub(in crate::uplink) fn memberships(macs: &[[u8; 6]]) -> Vec<Membership> {
     if macs.is_empty() {
         return vec![Membership::Promiscuous];
     }

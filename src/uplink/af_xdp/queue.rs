@@ -1,0 +1,336 @@
+//! One queue of an attached interface: frames out of its receive ring, and into its transmit ring.
+//!
+//! **Who has a frame.** A received frame is lent to the engine where it lies, and its chunk goes
+//! back into the fill ring at the first batch after it was dropped. Frames that are held stand in
+//! nobody's way, as chunks come back in any order. When half of them are lent, nothing more is
+//! read until held frames were let go ([`RecvEnd::RingLent`]); the kernel has the other half.
+//!
+//! **Sending.** Frames are copied into chunks of their own. A batch is shown to the kernel at its
+//! end and the kernel asked to send for as long as it makes progress: it takes a few tens of frames
+//! per call where it copies. What is left then stays in the ring and leaves first.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use log::warn;
+use rustix::io::Errno;
+
+use super::error::AfXdpError;
+use super::interface::{Interface, longest};
+use super::port::{Losses, Port};
+use super::unfinished::Unfinished;
+use crate::sys::{Census, Invalid, NetDevice, Umem};
+use crate::uplink::interface::Carrier;
+use crate::uplink::link_events::LinkEvents;
+use crate::uplink::{
+    Flushed, FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame, UplinkQueue,
+    UplinkStats,
+};
+use crate::wire::vnet_hdr::{F_NEEDS_CSUM, GSO_NONE, VnetHdr};
+use crate::wire::{RxMeta, checksum};
+
+/// Bytes of an Ethernet header, below which nothing is a frame.
+const ETH_HDR_LEN: usize = 14;
+const TAG_LEN: usize = 4;
+/// Most calls that a batch is worth.
+const KICKS_MAX: usize = 64;
+
+/// A queue of an interface.
+#[derive(Debug)]
+pub struct AfXdpQueue {
+    interface: Arc<Interface>,
+    number: u32,
+    events: LinkEvents,
+    port: Port,
+    generation: u64,
+    carrier: Carrier,
+    mtu: usize,
+    unfinished: Unfinished,
+    /// Frames were written to the transmit ring that the kernel has not been shown.
+    is_unpublished: bool,
+    /// Memory in which frames are still lent.
+    retired: Vec<Umem>,
+    is_active: bool,
+    stats: UplinkStats,
+    /// What ports lost that are gone.
+    losses: Losses,
+}
+
+impl AfXdpQueue {
+    /// Attaches to the queue `number`.
+    pub(super) fn open(interface: &Arc<Interface>, number: u32) -> Result<Self, AfXdpError> {
+        // First of all, so that no change goes unseen.
+        let events = LinkEvents::new().map_err(AfXdpError::setup(
+            "be told of changes",
+            interface.name(),
+            "CAP_NET_ADMIN",
+        ))?;
+        let found = interface.find(events.as_fd(), None)?;
+        let port = Port::attach(interface, events.as_fd(), found, number, true)?;
+        Ok(Self {
+            unfinished: Unfinished::new(port.has_unfinished()),
+            port,
+            interface: Arc::clone(interface),
+            number,
+            events,
+            generation: 0,
+            carrier: Carrier::new(),
+            mtu: found.1.mtu,
+            is_unpublished: false,
+            retired: Vec::new(),
+            is_active: true,
+            stats: UplinkStats::default(),
+            losses: Losses::default(),
+        })
+    }
+
+    /// Counts the chunks of the queue by where they are.
+    #[must_use]
+    pub fn census(&self) -> Census {
+        self.port.socket.census()
+    }
+
+    /// Throws away and counts what waits.
+    fn discard(&mut self) {
+        while self.port.socket.receive().is_some() {
+            self.stats.rx_discarded += 1;
+        }
+        self.port.socket.end_receive();
+        self.port.socket.refill();
+    }
+
+    /// Takes another port; what waits in the old one is thrown away and counted.
+    fn replace_port(&mut self, port: Port) {
+        self.discard();
+        self.losses += self.port.losses();
+        self.port.socket.reap();
+        self.stats.tx_lost += self.census().sending as u64;
+        self.is_unpublished = false;
+        self.unfinished.set_accepted(port.has_unfinished());
+        let old = core::mem::replace(&mut self.port, port);
+        self.generation += 1;
+        let memory = old.socket.close();
+        if memory.has_lent() {
+            self.retired.push(memory);
+        }
+    }
+
+    /// The interface as it is now; attaches to it again if it is another one than before.
+    fn find(&mut self) -> Result<NetDevice, AfXdpError> {
+        let index = self.port.index();
+        let attached = self.port.is_bound().then_some(index);
+        let found = self.interface.find(self.events.as_fd(), attached)?;
+        let (index, state) = found;
+        if attached != Some(index) {
+            let events = self.events.as_fd();
+            let port = Port::attach(&self.interface, events, found, self.number, false)?;
+            self.replace_port(port);
+        }
+        let most = longest(self.port.shape.chunk_len);
+        if core::mem::replace(&mut self.mtu, state.mtu) != state.mtu && state.mtu > most {
+            let name = self.interface.name();
+            warn!(
+                "the MTU of {name} is {} now: frames above {most} are dropped and counted",
+                state.mtu
+            );
+        }
+        Ok(state)
+    }
+
+    /// Whether a frame is too long for the interface.
+    fn is_too_long(&self, len: usize, head: &[u8]) -> bool {
+        let most = self.mtu.min(longest(self.port.shape.chunk_len)) + ETH_HDR_LEN;
+        len > most && len > most + TAG_LEN * tags(head)
+    }
+}
+
+impl UplinkQueue for AfXdpQueue {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.port.socket.fd()
+    }
+
+    fn fd_generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The end of the interface is followed by its events.
+    fn look_after(&mut self, _failed: bool) -> Result<(), RecvError> {
+        if !self.is_active {
+            self.discard();
+        }
+        Ok(())
+    }
+
+    fn carrier(&self) -> Option<bool> {
+        let shows_link = self.interface.config().shows_link;
+        shows_link.then_some(self.carrier.is_up())
+    }
+
+    fn recv_batch(
+        &mut self,
+        _pool: &FramePool,
+        budget: usize,
+        out: &mut Vec<RxFrame>,
+    ) -> Result<RecvEnd, RecvError> {
+        let socket = &mut self.port.socket;
+        socket.refill();
+        let most = self.port.shape.receiving as usize / 2;
+        let mut room = most.saturating_sub(socket.lent());
+        let mut end = RecvEnd::Budget;
+        for _ in 0..budget {
+            if room == 0 && !socket.is_empty() {
+                end = RecvEnd::RingLent;
+                break;
+            }
+            match socket.receive() {
+                Some(Ok(frame)) if frame.as_ref().len() >= ETH_HDR_LEN => {
+                    room -= 1;
+                    let vnet = self.unfinished.judge(frame.as_ref());
+                    let merge_mark = 0;
+                    let meta = RxMeta { vnet, merge_mark };
+                    out.push(RxFrame { frame, meta });
+                }
+                Some(Ok(_)) => self.stats.rx_truncated += 1,
+                Some(Err(Invalid)) => self.stats.rx_errors += 1,
+                None => {
+                    end = RecvEnd::Empty;
+                    break;
+                }
+            }
+        }
+        socket.end_receive();
+        if self.unfinished.is_to_be_said() {
+            let name = self.interface.name();
+            warn!(
+                "{name} has frames whose checksums are unfinished, which the guest drops: say \
+                 --af-xdp-unfinished if they come from this host, or switch that off at their \
+                 sender with 'ethtool -K ... tx off'"
+            );
+        }
+        Ok(end)
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), SendError> {
+        if !self.carrier.is_up() {
+            return Err(SendError::Down);
+        }
+        let rest: usize = frame.rest.iter().map(|slice| slice.len()).sum();
+        let len = frame.head.len() + rest;
+        if self.is_too_long(len, frame.head) {
+            return Err(SendError::Refused(Errno::MSGSIZE.into()));
+        }
+        // Nobody was told that it could be segmented.
+        let len = match u32::try_from(len) {
+            Ok(len) if frame.vnet.gso_type == GSO_NONE => len,
+            _ => return Err(SendError::Refused(Errno::INVAL.into())),
+        };
+        if !self.port.socket.has_room() {
+            self.flush()?;
+        }
+        if !self.port.socket.send(len, |chunk| write(chunk, frame)) {
+            return Err(SendError::Full);
+        }
+        self.is_unpublished = true;
+        Ok(())
+    }
+
+    /// While the interface is down, frames stay in the ring, from which they cannot be taken; they
+    /// leave when it is up, or are counted as lost when it is gone.
+    fn flush(&mut self) -> Result<Flushed, SendError> {
+        let socket = &mut self.port.socket;
+        if core::mem::take(&mut self.is_unpublished) {
+            socket.publish();
+        }
+        let mut waiting = socket.waiting();
+        for _ in 0..KICKS_MAX {
+            if waiting == 0 || !socket.needs_kick() {
+                break;
+            }
+            let kicked = socket.kick();
+            let left = socket.waiting();
+            match kicked {
+                Err(Errno::NETDOWN | Errno::NXIO) => return Err(SendError::Down),
+                // The interface has dropped one.
+                Err(Errno::BUSY) => self.stats.tx_lost += 1,
+                // It is writable all the time, so it cannot say when there is room.
+                _ if left == waiting => {
+                    socket.reap();
+                    return Err(SendError::Full);
+                }
+                _ => {}
+            }
+            waiting = left;
+        }
+        socket.reap();
+        if waiting > 0 && socket.needs_kick() {
+            return Err(SendError::Full);
+        }
+        Ok(Flushed::All)
+    }
+
+    /// The host cannot be told, and sends nothing that the guest would not take.
+    fn set_offloads(&mut self, _offloads: Offloads) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// The interface spreads frames over its queues whatever is read. So what comes in on one that
+    /// is not read is thrown away.
+    fn set_active(&mut self, is_active: bool) -> io::Result<()> {
+        if is_active != self.is_active {
+            self.is_active = is_active;
+            self.discard();
+        }
+        Ok(())
+    }
+
+    fn events(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.events.as_fd())
+    }
+
+    fn follow_device(&mut self) {
+        self.events.take();
+        self.retired.retain(Umem::has_lent);
+        let found = self.find();
+        self.carrier.note(self.interface.name(), &found);
+    }
+
+    fn stats(&self) -> UplinkStats {
+        let mut losses = self.losses;
+        losses += self.port.losses();
+        UplinkStats {
+            rx_ring_full: losses.ring_full,
+            rx_too_long: losses.too_long,
+            rx_errors: self.stats.rx_errors + losses.rx_refused,
+            rx_unfinished: self.unfinished.count(),
+            tx_lost: self.stats.tx_lost + losses.tx_refused,
+            ..self.stats
+        }
+    }
+}
+
+/// Writes a frame into its chunk, which is as long, and finishes its checksum.
+fn write(chunk: &mut [u8], frame: &TxFrame<'_>) {
+    let (head, mut to) = chunk.split_at_mut(frame.head.len());
+    head.copy_from_slice(frame.head);
+    for slice in frame.rest {
+        let (here, behind) = to.split_at_mut(slice.len());
+        slice.copy_to(here);
+        to = behind;
+    }
+    if frame.vnet.flags & F_NEEDS_CSUM != 0 {
+        let VnetHdr {
+            csum_start,
+            csum_offset,
+            ..
+        } = frame.vnet;
+        // Beyond the frame it was refused before it came here.
+        let _ = checksum::complete(chunk, csum_start, csum_offset);
+    }
+}
+
+/// Tags of a frame, two at most.
+fn tags(head: &[u8]) -> usize {
+    let is_tag = |at: usize| matches!(head.get(at..at + 2), Some([0x81, 0] | [0x88, 0xa8]));
+    [12, 16].into_iter().take_while(|&at| is_tag(at)).count()
+}
