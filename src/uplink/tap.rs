@@ -5,11 +5,11 @@
 //! and is nothing again when the queues are dropped. Addresses, bridge membership and the up/down
 //! state of the interface are the operator's business.
 //!
-//! A tap that was opened by name and is deleted is waited for (`device`): the guest sees a link
+//! A tap that was opened by name and is deleted is waited for (`follower`): the guest sees a link
 //! without carrier until one of that name is there again. One that came as descriptor is gone.
 
-mod device;
 mod error;
+mod follower;
 mod options;
 mod queue;
 
@@ -25,7 +25,7 @@ pub use error::{TapError, check_name};
 pub use options::TapOptions;
 pub use queue::TapQueue;
 
-use self::device::{Follower, TapDevice};
+use self::follower::{Follower, TapDevice};
 use self::queue::TUN_F_USO;
 use super::{Offloads, Uplink, UplinkCaps, UplinkQueue};
 use crate::sys::ifreq::{

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use super::device::Follower;
+use super::follower::Follower;
 use crate::sys::ifreq::{
     TUN_F_CSUM, TUN_F_TSO_ECN, TUN_F_TSO4, TUN_F_TSO6, TUN_F_USO4, TUN_F_USO6, tun_set_offload,
     tun_set_queue,
