@@ -6,7 +6,7 @@ ARGS ?=
 SECONDS ?= 60
 CPU ?= 0
 
-.PHONY: all demo test soak check captures fuzz mutants peers rules
+.PHONY: all demo test soak tx-soak check captures fuzz mutants peers rules
 
 all:
 	$(CARGO) build --release
@@ -38,11 +38,15 @@ soak:
 	./qemu-tests/prerequisites.sh
 	QEMU_TESTS_REQUIRED=1 QEMU_TESTS_SOAK_SECONDS=$(SECONDS) $(CARGO) test --release --test qemu -- soak
 
+# The order of every flow over uplinks that refuse at random, for SECONDS; `make test` does 2 s of it.
+tx-soak:
+	TX_SOAK_SECONDS=$(SECONDS) $(CARGO) test --release --test worker unreliable -- --nocapture
+
 # Each fuzz target for SECONDS, one after the other; needs a C++ compiler, no nightly toolchain.
 fuzz:
 	./fuzz/run.sh $(SECONDS)
 
-# Each rule of merging is taken out in turn, and a test must fail; minutes. ARGS=TCP-12 does a part.
+# Each rule of merging and sending is taken out in turn, and a test must fail; minutes. ARGS=TCP-12 does a part.
 rules:
 	./tests/rules.sh $(ARGS)
 

@@ -35,6 +35,7 @@ mod soak;
 mod stream;
 mod traffic;
 mod train;
+mod transmit;
 mod uso;
 mod vlan;
 
@@ -127,6 +128,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         interface::CASES,
         reconnect::CASES,
         multiqueue::CASES,
+        transmit::CASES,
         stream::CASES,
     ];
     let backend = Backend::from_environment();

@@ -117,6 +117,10 @@ fn passt(stage: &Stage<'_>) -> Result<()> {
         pair["rx"]["gro"]["merged"].as_u64() > Some(0),
         "nothing was merged: {counters}"
     );
+    ensure!(
+        pair["tx"]["segmented"].as_u64() > Some(0),
+        "nothing was cut: {counters}"
+    );
     ensure!(pair["trace"]["packets"].as_u64() > Some(0), "{counters}");
     vm.quit()?;
     ensure!(daemon.terminate()?.success(), "the daemon failed");

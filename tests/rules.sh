@@ -1,6 +1,6 @@
 #!/bin/sh
-# Takes each rule of sections 4 and 5 of docs/gro-rules.md out of the code, as tests/rules.txt says, and
-# shows a test that fails for it. Complains if a rule is not listed, a line is no longer there, the
+# Takes each rule of sections 4, 5 and 11 of docs/gro-rules.md out of the code, as tests/rules.txt says,
+# and shows a test that fails for it. Complains if a rule is not listed, a line is no longer there, the
 # result does not compile, or no test fails.
 #
 #   tests/rules.sh [PATTERN]     only entries that match, as `TCP-12` or `src/gro/udp.rs`
@@ -22,7 +22,7 @@ complain() {
 }
 
 # Rules that no entry names.
-for rule in $(sed -n '/^## 4\. /,/^## 6\. /p' docs/gro-rules.md | sed -nE 's/^(\| |- \*\*)([A-Z0-9]+-[0-9]+).*/\2/p'); do
+for rule in $(sed -n -e '/^## 4\. /,/^## 6\. /p' -e '/^## 11\. /,/^## 12\. /p' docs/gro-rules.md | sed -nE 's/^(\| |- \*\*)([A-Z0-9]+-[0-9]+).*/\2/p'); do
     grep -qE "^[a-z].* $rule([ :]|\$)" "$list" || complain "$rule: not listed"
 done
 
@@ -36,6 +36,7 @@ run_tests() {
 try_all() {
     case $file in
     src/worker/*) run_tests --test worker ;;
+    src/device/* | src/uplink/*) run_tests --lib ;;
     *)
         (export PROPTEST_CASES=16 && run_tests --no-default-features --lib) || return
         run_tests --no-default-features --lib --test gro_cases --test field_faults --test properties
@@ -66,7 +67,7 @@ take_out() {
 }
 
 # A test that fails in any case would be taken for one that notices.
-for file in src/gro/mod.rs src/worker/receive.rs; do
+for file in src/gro/mod.rs src/worker/receive.rs src/device/ring.rs; do
     try_all || { echo "the tests fail before anything is taken out:"; tail -n 40 "$output"; exit 1; }
 done
 

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use rustix::io::Errno;
 use vhost_user_gro::sys::GuestSlice;
 use vhost_user_gro::uplink::fault::{FaultQueue, Pattern, Verdict};
 use vhost_user_gro::uplink::null::{Null, NullQueue};
@@ -190,13 +191,27 @@ fn each_queue_of_a_pair_has_its_own_peer_and_offloads() {
 #[test]
 fn f39_a_cycle_of_faults_repeats_in_order() {
     let (queue, peer) = pair();
-    let cycle = vec![Verdict::Pass, Verdict::Full, Verdict::Refuse, Verdict::Down];
+    let cycle = vec![
+        Verdict::Pass,
+        Verdict::Full,
+        Verdict::NoMemory,
+        Verdict::Refuse,
+        Verdict::TooLong,
+        Verdict::Down,
+    ];
     let mut queue = FaultQueue::new(queue, Pattern::Cycle(cycle), Pattern::Cycle(vec![]));
     for round in 0..2 {
         assert!(send(&mut queue, &numbered(round, 60)).is_ok());
         assert!(matches!(send(&mut queue, &[9; 60]), Err(SendError::Full)));
-        let refused = send(&mut queue, &[9; 60]);
-        assert!(matches!(refused, Err(SendError::Refused(_))));
+        let no_memory = send(&mut queue, &[9; 60]);
+        assert!(matches!(no_memory, Err(SendError::NoMemory)));
+        for errno in [Errno::INVAL, Errno::MSGSIZE] {
+            let refused = send(&mut queue, &[9; 60]);
+            let Err(SendError::Refused(error)) = refused else {
+                panic!("{refused:?}");
+            };
+            assert_eq!(Errno::from_io_error(&error), Some(errno));
+        }
         assert!(matches!(send(&mut queue, &[9; 60]), Err(SendError::Down)));
     }
     assert_eq!(sent(&peer), [numbered(0, 60), numbered(1, 60)]);

@@ -2,7 +2,9 @@
 
 use super::features::Offloads;
 use crate::wire::VnetHdr;
-use crate::wire::vnet_hdr::{F_NEEDS_CSUM, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
+use crate::wire::vnet_hdr::{
+    F_NEEDS_CSUM, F_UDP_TUNNEL_CSUM, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4,
+};
 
 /// Bytes of an Ethernet header.
 const ETH_HLEN: usize = 14;
@@ -29,7 +31,7 @@ pub enum TxDrop {
     TooShort,
     /// Longer than any frame may be.
     TooLong,
-    /// A segmentation type that is unknown, or bits beside it that do not fit.
+    /// A segmentation type that is unknown, or bits and flags beside it that do not fit.
     GsoType,
     /// A checksum or segmentation that was not negotiated.
     NotNegotiated,
@@ -87,6 +89,10 @@ pub(super) fn check(
 ) -> Result<VnetHdr, TxDrop> {
     if frame_len < ETH_HLEN {
         return Err(TxDrop::TooShort);
+    }
+    // The types of tunnels, which it belongs to, are refused below.
+    if vnet.flags & F_UDP_TUNNEL_CSUM != 0 {
+        return Err(TxDrop::GsoType);
     }
     let mut checked = VnetHdr::default();
     if vnet.flags & F_NEEDS_CSUM != 0 {
@@ -320,11 +326,21 @@ mod tests {
     #[test]
     fn a_plain_frame_keeps_nothing_of_its_header() {
         let vnet = VnetHdr {
-            flags: !F_NEEDS_CSUM,
+            flags: !(F_NEEDS_CSUM | F_UDP_TUNNEL_CSUM),
             gso_type: GSO_NONE,
             ..header(GSO_TCPV4, 34)
         };
         assert_eq!(run(&vnet, &frame(&[], false, 6)), Ok(VnetHdr::default()));
+    }
+
+    #[test]
+    fn f38_flags_that_mean_nothing_here_are_left_out() {
+        let vnet = VnetHdr {
+            flags: !F_UDP_TUNNEL_CSUM,
+            ..header(GSO_TCPV4, 34)
+        };
+        let checked = run(&vnet, &frame(&[], false, IPPROTO_TCP)).unwrap();
+        assert_eq!(checked.flags, F_NEEDS_CSUM);
     }
 
     #[test]
@@ -391,6 +407,22 @@ mod tests {
             (
                 VnetHdr {
                     gso_type: GSO_UDP_L4 | GSO_ECN,
+                    ..good
+                },
+                TxDrop::GsoType,
+            ),
+            (
+                // Both types of a tunnel at once.
+                VnetHdr {
+                    gso_type: 0x61,
+                    ..good
+                },
+                TxDrop::GsoType,
+            ),
+            (
+                // The sum of a tunnel without a tunnel.
+                VnetHdr {
+                    flags: F_NEEDS_CSUM | F_UDP_TUNNEL_CSUM,
                     ..good
                 },
                 TxDrop::GsoType,

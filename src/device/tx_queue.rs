@@ -579,7 +579,7 @@ mod tests {
         for len in lens {
             // Large frames need not meet every value.
             let words = if len > 70 { &WORDS[6..] } else { &WORDS[..] };
-            for flags in [0, 1, 0xff] {
+            for flags in [0, 1, 0xf7] {
                 for gso_type in BYTES {
                     for &gso_size in words {
                         for &csum_start in words {

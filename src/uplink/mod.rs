@@ -243,7 +243,8 @@ pub trait UplinkQueue: Send {
     /// lost, without any header in front of them; they need not be whole frames. `None` for a queue
     /// that is done with a frame when `flush` returns.
     ///
-    /// What may be on its way is limited by how these bytes come, so each must come once. A queue
+    /// What may be on its way is limited by how these bytes come, so each must come once, and those
+    /// that never will leave, as of an interface that went down, are to be told as well. A queue
     /// with another descriptor than before (`fd_generation`) has nothing on its way any more.
     fn take_completed(&mut self) -> Option<u32> {
         None

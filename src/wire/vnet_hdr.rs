@@ -10,6 +10,8 @@ pub const VNET_HDR_LEN: usize = 12;
 pub const F_NEEDS_CSUM: u8 = 1;
 /// `VIRTIO_NET_HDR_F_DATA_VALID`: the checksum was verified.
 pub const F_DATA_VALID: u8 = 2;
+/// `VIRTIO_NET_HDR_F_UDP_TUNNEL_CSUM`: so is that of the outer header of a tunnel. Never offered.
+pub const F_UDP_TUNNEL_CSUM: u8 = 8;
 /// `VIRTIO_NET_HDR_GSO_NONE`: not a GSO frame.
 pub const GSO_NONE: u8 = 0;
 /// `VIRTIO_NET_HDR_GSO_TCPV4`.

@@ -103,7 +103,10 @@ impl Sender {
 
     /// Asks the uplink what has left it (rules DQL-3, NAPI-2).
     pub(super) fn reclaim(&mut self, now: Instant, host: &mut Host) {
-        let Some(bytes) = host.queue.take_completed() else {
+        // What is on its way in a device that is gone never leaves it.
+        let is_there = host.link != Link::Gone;
+        let completed = is_there.then(|| host.queue.take_completed()).flatten();
+        let Some(bytes) = completed else {
             self.limit = None;
             self.halted = None;
             return;

@@ -1,8 +1,10 @@
 //! Steady traffic allocates nothing.
 
 use vhost_user_gro::device::Features;
+use vhost_user_gro::uplink::Offloads;
+use vhost_user_gro::worker::PairConfig;
 
-use crate::packet::{ACK, Built, PSH};
+use crate::packet::{A, ACK, B, Built, PSH, tcp4};
 use crate::rig::{BUFFER, Rig, at_us, config, linux, segment};
 
 /// Polls before measuring, after which every list has its size.
@@ -54,22 +56,46 @@ fn cutting_and_waiting_for_buffers_allocates_nothing() {
     assert!(rig.rx_stats().resegmented >= 50 && rig.rx_stats().buffer_waits >= 50);
 }
 
-#[test]
-fn the_way_from_the_guest_allocates_nothing() {
-    let mut rig = Rig::new(&config());
-    let parts = rig.tx.driver.tx_parts(&[0; 1012], &[12, 500, 500]);
+/// Rounds of one frame posted again and again, in buffers of these lengths; each comes out as so
+/// many.
+fn from_the_guest(rig: &mut Rig, message: &[u8], lens: &[u32], sent: usize) {
+    const FRAMES: usize = 16;
+    let parts = rig.tx.driver.tx_parts(message, lens);
     for round in 0..54 {
-        for _ in 0..64 {
+        for _ in 0..FRAMES {
             rig.tx.driver.post(&parts).expect("descriptors are left");
         }
         rig.tx.kick();
         let measured = allocation_counter::measure(|| {
             rig.rest(at_us(round));
         });
-        assert_eq!(rig.tx.driver.collect_all().len(), 64);
-        assert_eq!(rig.sent().len(), 64);
+        assert_eq!(rig.tx.driver.collect_all().len(), FRAMES);
+        assert_eq!(rig.sent().len(), sent * FRAMES);
         if round >= WARM_UP {
             assert_eq!(measured.count_total, 0);
         }
     }
+}
+
+#[test]
+fn the_way_from_the_guest_allocates_nothing() {
+    let mut rig = Rig::new(&config());
+    from_the_guest(&mut rig, &[0; 1012], &[12, 500, 500], 1);
+}
+
+#[test]
+fn cutting_what_the_guest_sends_allocates_nothing() {
+    let mut rig = Rig::unstarted(
+        &PairConfig {
+            uplink_offloads: Offloads::default(),
+            ..config()
+        },
+        256,
+    );
+    rig.features = linux() | Features::HOST_TSO4;
+    rig.apply(at_us(0));
+    let packet = tcp4(A, B).payload(5000).partial_csum();
+    let built = packet.host_gso_size(Some(1000)).build();
+    let message = [&built.meta.vnet.encode()[..], &built.bytes].concat();
+    from_the_guest(&mut rig, &message, &[12, 54, 5000], 5);
 }

@@ -1,10 +1,13 @@
 //! Nothing that an uplink can say makes the pair panic or lose count.
 
 use crate::conservation::Random;
-use crate::packet::{A, B, Built, tcp4, tcp6, udp4};
-use crate::rig::{BUFFER, Rig, at_us, config, linux, plain};
+use crate::packet::{A, B, Built, tcp4, tcp6, udp4, udp6};
+use crate::recording::Recording;
+use crate::rig::{BUFFER, Rig, all_offloads, at_us, config, linux, numbered, plain};
 
 use vhost_user_gro::device::Features;
+use vhost_user_gro::uplink::Offloads;
+use vhost_user_gro::wire::VnetHdr;
 use vhost_user_gro::wire::vnet_hdr::VNET_HDR_LEN;
 use vhost_user_gro::worker::PairConfig;
 
@@ -117,5 +120,84 @@ fn f69_any_bytes_are_counted_and_harm_nothing() {
         }
         assert!(refused > 0 && gro.merged + gro.held + gro.normal > 0);
         assert_eq!(stats.internal_errors, 0);
+    }
+}
+
+/// A frame from the guest whose header is random, most of it near what would be right.
+fn from_the_guest(random: &mut Random, templates: &[Built]) -> Vec<u8> {
+    const WORDS: [u16; 8] = [0, 1, 14, 34, 54, 1448, 65534, 65535];
+    const TYPES: [u8; 8] = [0, 1, 3, 4, 5, 0x81, 0x84, 0x21];
+    let built = &templates[random.below(templates.len())];
+    let right = VnetHdr {
+        flags: 1,
+        gso_type: TYPES[random.below(TYPES.len())],
+        hdr_len: 0,
+        gso_size: 500,
+        csum_start: u16::try_from(built.l4).unwrap(),
+        csum_offset: if built.protocol == 17 { 6 } else { 16 },
+        num_buffers: 0,
+    };
+    let mut header = right.encode();
+    for _ in 0..random.below(3) {
+        let at = 2 + 2 * random.below(5);
+        let word = WORDS[random.below(WORDS.len())];
+        header[at..at + 2].copy_from_slice(&word.to_le_bytes());
+    }
+    if random.below(6) == 0 {
+        header[0] = random.byte();
+    }
+    let mut frame = built.bytes.clone();
+    for _ in 0..random.below(3) {
+        let at = random.below(frame.len().min(90));
+        frame[at] = random.byte();
+    }
+    if random.below(4) == 0 {
+        frame.truncate(random.below(built.bytes.len()));
+    }
+    [&header[..], &frame].concat()
+}
+
+#[test]
+fn f38_no_frame_of_the_guest_harms_or_stops_its_queue_whoever_cuts_it() {
+    let mut templates = templates();
+    templates.push(udp6(A, B).payload(2000).build());
+    templates.push(tcp4(A, B).payload(20_000).build());
+    templates.push(
+        tcp6(A, B)
+            .extensions(vec![(0, vec![0; 6])])
+            .payload(1500)
+            .build(),
+    );
+    for (seed, host) in [(1, Offloads::default()), (2, all_offloads())] {
+        let mut random = Random::new(seed);
+        let (mut rig, uplink) = Recording::rig(&PairConfig {
+            uplink_offloads: host,
+            ..config()
+        });
+        rig.features = linux()
+            | Features::HOST_TSO4
+            | Features::HOST_TSO6
+            | Features::HOST_ECN
+            | Features::HOST_USO;
+        rig.apply(at_us(0));
+        for number in 0..MESSAGES / 10 {
+            let message = from_the_guest(&mut random, &templates);
+            let len = u32::try_from(message.len()).unwrap();
+            let first = u32::try_from(random.below(message.len())).unwrap();
+            rig.tx.driver.post_tx(&message, &[first, len - first]);
+            // The next good frame gets through, and is the last that does.
+            rig.tx.post_tx(&numbered(number));
+            rig.tx.kick();
+            rig.settle(at_us(1));
+            assert_eq!(rig.tx.driver.collect_all().len(), 2);
+            let sent = uplink.take();
+            assert_eq!(sent.last().map(|sent| &sent.frame), Some(&numbered(number)));
+            rig.tx.driver.reset_alloc();
+        }
+        let stats = rig.tx_stats();
+        let dropped = stats.ring.drops.total() + stats.dropped_misfit;
+        assert_eq!(stats.frames + dropped, u64::from(MESSAGES / 10) * 2);
+        assert!(dropped > 100, "{stats:?}");
+        assert_eq!(stats.segmented > 100, host == Offloads::default());
     }
 }

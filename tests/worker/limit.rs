@@ -118,6 +118,18 @@ fn dql_5_another_device_begins_anew() {
 }
 
 #[test]
+fn f40_a_device_that_is_gone_keeps_nothing_waiting() {
+    let (mut rig, uplink) = waiting(TxConfig::default(), 10);
+    rig.settle(at_us(1));
+    assert_eq!(sent(&uplink), 1);
+    uplink.vanish();
+    assert_eq!(rig.rest(at_us(2)), at_us(2));
+    assert_eq!(rig.reports.all(), (1, Some(false)));
+    assert_eq!(rig.tx_stats().dropped_down, 9);
+    assert_eq!(rig.tx.driver.collect_all().len(), 10);
+}
+
+#[test]
 fn dql_6_an_uplink_that_is_done_at_once_has_the_same_room_each_time() {
     let tx = TxConfig {
         tx_sync_bytes: 2500,

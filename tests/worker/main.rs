@@ -28,6 +28,7 @@ mod features;
 mod finish;
 mod flush;
 mod limit;
+mod logs;
 #[path = "../support/netns.rs"]
 mod netns;
 mod order;
@@ -46,5 +47,6 @@ mod stop;
 mod stream;
 mod thread;
 mod trace;
+mod unreliable;
 mod uplink_faults;
 mod uplink_recovers;

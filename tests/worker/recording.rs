@@ -46,6 +46,7 @@ struct State {
     /// It tells later when frames have left it: these bytes have, and were not asked for yet.
     completed: Option<u32>,
     generation: u64,
+    is_gone: bool,
     probe: Option<Box<dyn FnMut(Call) + Send>>,
 }
 
@@ -131,6 +132,12 @@ impl Recording {
         state.completed = Some(completed + bytes);
     }
 
+    /// It is gone, which the next look at it tells.
+    pub(crate) fn vanish(&self) {
+        self.state().is_gone = true;
+        rustix::io::write(&self.fd, &1_u64.to_ne_bytes()).expect("it is not full");
+    }
+
     /// Has `probe` called at each call, before anything else is done about it.
     pub(crate) fn set_probe(&self, probe: impl FnMut(Call) + Send + 'static) {
         self.state().probe = Some(Box::new(probe));
@@ -154,6 +161,11 @@ impl Recording {
     /// Everything that was sent.
     pub(crate) fn sent(&self) -> Vec<Sent> {
         self.bulks().concat()
+    }
+
+    /// Everything that was sent since the last call.
+    pub(crate) fn take(&self) -> Vec<Sent> {
+        std::mem::take(&mut self.state().bulks).concat()
     }
 
     /// The frames of it.
@@ -187,6 +199,9 @@ impl UplinkQueue for RecordingQueue {
         _budget: usize,
         _out: &mut Vec<RxFrame>,
     ) -> Result<RecvEnd, RecvError> {
+        if self.state.lock().unwrap().is_gone {
+            return Err(RecvError::Gone(io::ErrorKind::NotConnected.into()));
+        }
         Ok(RecvEnd::Empty)
     }
 

@@ -5,11 +5,15 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use rustix::event::{Timespec, poll};
+use vhost_user_gro::device::Features;
 use vhost_user_gro::uplink::Uplink;
 use vhost_user_gro::uplink::stream::Stream;
-use vhost_user_gro::wire::vnet_hdr::GSO_TCPV4;
+use vhost_user_gro::wire::VnetHdr;
+use vhost_user_gro::wire::vnet_hdr::{GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
+use vhost_user_gro::worker::PairConfig;
 
-use crate::packet::Built;
+use crate::cut::{cut, has_right_checksum};
+use crate::packet::{A, B, Built, tcp4, tcp6, udp4, udp6};
 use crate::rig::{BUFFER, Rig, at_us, config, numbered, segment, sequence};
 
 /// A running pair on a stream, its peer, and where the next peer is found.
@@ -25,8 +29,13 @@ impl Set {
         let path = directory.path().join("peer.sock");
         let listener = UnixListener::bind(&path).unwrap();
         let address = path.to_str().unwrap().parse().unwrap();
-        let queue = Stream::open(&address, true).unwrap().take_queues().pop();
-        let mut rig = Rig::with_uplink(&config(), 256, |_| queue.unwrap());
+        let mut stream = Stream::open(&address, true).unwrap();
+        let config = PairConfig {
+            uplink_offloads: stream.caps().tx,
+            ..config()
+        };
+        let queue = stream.take_queues().pop();
+        let mut rig = Rig::with_uplink(&config, 256, |_| queue.unwrap());
         rig.rx.post_rx(256, BUFFER);
         rig.apply(at_us(0));
         Self {
@@ -174,6 +183,54 @@ fn a_peer_that_does_not_read_costs_no_time_and_no_frame() {
     assert_eq!(set.rig.tx_stats().frames, posted);
     peer.set_nonblocking(true).unwrap();
     assert!(peer.read(&mut [0]).is_err(), "and nothing twice");
+}
+
+#[test]
+fn f43_what_the_guest_leaves_unfinished_leaves_finished() {
+    let mut set = Set::new();
+    set.rig.features = set.rig.features
+        | Features::HOST_TSO4
+        | Features::HOST_TSO6
+        | Features::HOST_ECN
+        | Features::HOST_USO;
+    set.rig.apply(at_us(0));
+    let mut peer = set.accept();
+    set.until(|rig| rig.pair.stats().uplink.connects == 1);
+    let mut expected = Vec::new();
+    for (base, gso_type) in [
+        (tcp4(A, B), GSO_TCPV4),
+        (tcp6(A, B), GSO_TCPV6),
+        (udp4(A, B), GSO_UDP_L4),
+        (udp6(A, B), GSO_UDP_L4),
+    ] {
+        for gso_size in [0, 1000] {
+            let built = base.clone().payload(3500).partial_csum().build();
+            let vnet = VnetHdr {
+                gso_type: if gso_size > 0 { gso_type } else { 0 },
+                gso_size,
+                ..built.meta.vnet
+            };
+            let message = [&vnet.encode()[..], &built.bytes].concat();
+            let len = u32::try_from(message.len()).unwrap();
+            set.rig.tx.driver.post_tx(&message, &[100, len - 100]);
+            if gso_size > 0 {
+                expected.extend(cut(&vnet, &built.bytes).unwrap());
+            } else {
+                expected.push(base.clone().payload(3500).build().bytes);
+            }
+        }
+    }
+    set.rig.tx.kick();
+    set.rig.settle(at_us(1));
+    for frame in expected {
+        let mut got = vec![0; 4 + frame.len()];
+        peer.read_exact(&mut got).unwrap();
+        assert_eq!(got[4..], frame);
+        assert!(has_right_checksum(&got[4..]));
+    }
+    let stats = set.rig.tx_stats();
+    assert_eq!((stats.segmented, stats.checksums_finished), (4, 4));
+    assert!(stats.byte_limit > Some(0), "all of it has left");
 }
 
 #[test]

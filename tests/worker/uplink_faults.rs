@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use vhost_user_gro::time::Instant;
 use vhost_user_gro::uplink::UplinkOptions;
-use vhost_user_gro::uplink::fault::Verdict::{Down, Full, Gone, Pass, Refuse};
-use vhost_user_gro::uplink::fault::{FaultOptions, FaultQueue, Pattern, Verdict};
+use vhost_user_gro::uplink::fault::Verdict::{Down, Full, Gone, NoMemory, Pass, Refuse, TooLong};
+use vhost_user_gro::uplink::fault::{FaultOptions, FaultQueue, Pattern, SEND_FAULTS, Verdict};
 use vhost_user_gro::uplink::loopback::LoopbackOptions;
 
+use crate::logs::lines_of;
 use crate::packet::{A, ACK, B, PSH, tcp4};
 use crate::rig::{BUFFER, Rig, at_us, config, numbered, numbers};
 
@@ -135,8 +136,48 @@ fn f40_frames_are_dropped_while_the_interface_is_down() {
 }
 
 #[test]
+fn f40_each_change_of_the_link_is_logged_once() {
+    let mut verdicts = vec![Pass; 5];
+    verdicts.extend([Down; 10]);
+    verdicts.extend([Pass; 5]);
+    verdicts.extend([Full, NoMemory, Refuse, TooLong].repeat(3));
+    verdicts.extend([Gone; 10]);
+    let mut rig = faulty(cycle(&verdicts), nothing());
+    let lines = lines_of(|| {
+        post(&mut rig, 0..60);
+        rig.rest(at_us(1));
+    });
+    let starts = ["uplink is down", "uplink is up", "uplink is gone"];
+    assert_eq!(lines.len(), starts.len(), "{lines:?}");
+    for (line, start) in lines.iter().zip(starts) {
+        assert!(line.starts_with(start), "{lines:?}");
+    }
+    assert_eq!(rig.tx.driver.collect_all().len(), 60);
+}
+
+#[test]
+fn f40_each_kind_of_refusal_has_its_counter() {
+    let mut rig = faulty(
+        cycle(&[Full, NoMemory, Refuse, TooLong, TooLong, Down, Pass]),
+        nothing(),
+    );
+    post(&mut rig, 0..5);
+    rig.rest(at_us(1));
+    let stats = rig.tx_stats();
+    assert_eq!((stats.uplink_full, stats.uplink_no_memory), (1, 1));
+    let refused = stats.refused;
+    assert_eq!(
+        (refused.invalid, refused.too_long, refused.other),
+        (1, 2, 0)
+    );
+    assert_eq!((stats.dropped_down, stats.frames), (1, 1));
+    assert_eq!(numbers(&rig.sent()), [4]);
+    assert_eq!(rig.tx.driver.collect_all().len(), 5);
+}
+
+#[test]
 fn f40_a_mixture_of_faults_accounts_for_every_frame() {
-    let faults = vec![Full, Refuse, Down];
+    let faults = SEND_FAULTS.to_vec();
     for seed in 0..20 {
         let pattern = |seed| Pattern::Seeded {
             seed,

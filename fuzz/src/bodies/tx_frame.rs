@@ -16,7 +16,8 @@ use vhost_user_gro::gso;
 use vhost_user_gro::sys::GuestMap;
 use vhost_user_gro::wire::VnetHdr;
 use vhost_user_gro::wire::vnet_hdr::{
-    F_NEEDS_CSUM, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, VNET_HDR_LEN,
+    F_NEEDS_CSUM, F_UDP_TUNNEL_CSUM, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4,
+    VNET_HDR_LEN,
 };
 
 use super::driver_model::{DESC, Driver};
@@ -131,7 +132,8 @@ fn pieces(len: usize, cut: u16) -> Vec<u32> {
 
 /// A frame that asks for nothing is refused for its length only.
 fn check_drop(reason: TxDrop, chain: &[u8]) {
-    let asks_for_nothing = |header: &[u8]| header[0] & F_NEEDS_CSUM == 0 && header[1] == GSO_NONE;
+    let flags = F_NEEDS_CSUM | F_UDP_TUNNEL_CSUM;
+    let asks_for_nothing = |header: &[u8]| header[0] & flags == 0 && header[1] == GSO_NONE;
     let is_good_length = (VNET_HDR_LEN + 14..65535).contains(&chain.len());
     assert!(
         !is_good_length || !asks_for_nothing(chain),
