@@ -11,14 +11,16 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vhost_user_gro::device::Features;
-use vhost_user_gro::sys::clock;
+use vhost_user_gro::sys::{Placement, clock};
 use vhost_user_gro::uplink::fault::{FaultQueue, Pattern, SEND_FAULTS, Verdict};
 use vhost_user_gro::uplink::pair::PairQueue;
 use vhost_user_gro::uplink::stream::Stream;
 use vhost_user_gro::uplink::{Offloads, Uplink, UplinkQueue};
 use vhost_user_gro::wire::VnetHdr;
 use vhost_user_gro::wire::vnet_hdr::{F_NEEDS_CSUM, GSO_NONE, VNET_HDR_LEN};
-use vhost_user_gro::worker::{DataThread, PairConfig, PairSetup, ThreadConfig, TransmitStats};
+use vhost_user_gro::worker::{
+    DataThread, PairConfig, PairSetup, Seat, ThreadConfig, TransmitStats,
+};
 
 use crate::conservation::Random;
 use crate::cut::{Headers, cut, has_right_checksum};
@@ -215,18 +217,23 @@ fn run(trial: &Trial, seed: u64, time: Option<Duration>) -> (TransmitStats, u64,
     let faulty = FaultQueue::around(queue, pattern, Pattern::Cycle(Vec::new()));
     let thread = ThreadConfig {
         index: 0,
-        cpu: None,
+        placement: Placement::default(),
         pair: PairConfig {
             uplink_offloads: trial.host,
             ..config()
         },
-        link: Arc::new(|_| {}),
     };
-    let thread = DataThread::spawn(thread, Box::new(faulty)).unwrap();
+    let seat = Seat {
+        index: 0,
+        queue: Box::new(faulty),
+        link: Arc::new(|_| {}),
+        tracer: None,
+    };
+    let thread = DataThread::spawn(thread, vec![seat]).unwrap();
     let receiver = receive(source);
     let ring = Rig::unstarted(&config(), 256).tx;
     let features = linux() | Features::HOST_TSO4 | Features::HOST_TSO6;
-    thread.control().apply(PairSetup {
+    thread.control(0).apply(PairSetup {
         features: features.bits(),
         memory: Some(Arc::clone(&ring.driver.memory)),
         rx: None,
@@ -256,7 +263,7 @@ fn run(trial: &Trial, seed: u64, time: Option<Duration>) -> (TransmitStats, u64,
     // The last frame may be refused like any other.
     let end = tcp4(A.port(END), B).build().bytes;
     let end = [&[0; VNET_HDR_LEN][..], &end].concat();
-    let frames = || thread.stats().unwrap().transmit.frames;
+    let frames = || thread.stats(0).unwrap().transmit.frames;
     loop {
         let before = frames();
         guest.round(std::iter::once(end.clone()));
@@ -265,7 +272,7 @@ fn run(trial: &Trial, seed: u64, time: Option<Duration>) -> (TransmitStats, u64,
         }
     }
     let (arrived, _source) = receiver.join().expect("every frame is right");
-    let stats = thread.stats().unwrap().transmit;
+    let stats = thread.stats(0).unwrap().transmit;
     let lost = guest.bytes - arrived.bytes;
     assert!(arrived.lost <= lost);
     let dropped = stats.refused.total() + stats.dropped_down;
