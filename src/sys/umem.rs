@@ -44,8 +44,9 @@ enum Place {
     Lent,
     /// Ours, for a frame to send.
     Spare,
-    /// In the transmit ring, with the kernel, or in the completion ring.
-    Sending,
+    /// In the transmit ring, with the kernel, or in the completion ring, with a frame of so many
+    /// bytes.
+    Sending(u32),
 }
 
 /// How many chunks are where.
@@ -185,9 +186,10 @@ impl Umem {
         if len > self.chunk_len {
             return None;
         }
+        let frame_len = u32::try_from(len).ok()?;
         let chunk = self.spare.pop()?;
         let at = chunk as usize * self.chunk_len;
-        self.places[chunk as usize] = Place::Sending;
+        self.places[chunk as usize] = Place::Sending(frame_len);
         // SAFETY: the chunk lies within the mapping.
         let start = unsafe { self.base.add(at) };
         let bytes = slice_from_raw_parts_mut(start.as_ptr(), len);
@@ -197,19 +199,17 @@ impl Umem {
         Some(at as u64)
     }
 
-    /// Takes back a chunk whose frame was sent; `false` if it was none.
+    /// Takes back a chunk whose frame was sent, and says how long that was; `None` if it was none.
     #[inline]
-    pub(super) fn complete(&mut self, address: u64) -> bool {
-        let Some((chunk, _)) = self.find(address) else {
-            return false;
+    pub(super) fn complete(&mut self, address: u64) -> Option<u32> {
+        let (chunk, _) = self.find(address)?;
+        let Place::Sending(len) = self.places[chunk] else {
+            return None;
         };
-        if self.places[chunk] != Place::Sending {
-            return false;
-        }
         self.places[chunk] = Place::Spare;
         // There was room for each of them from the beginning; their numbers were of this type.
         self.spare.extend(u32::try_from(chunk).ok());
-        true
+        Some(len)
     }
 
     /// Chunks that can be sent with.
@@ -226,7 +226,7 @@ impl Umem {
                 Place::Kernel => &mut census.kernel,
                 Place::Lent => &mut census.lent,
                 Place::Spare => &mut census.spare,
-                Place::Sending => &mut census.sending,
+                Place::Sending(_) => &mut census.sending,
             } += 1;
         }
         census
@@ -321,8 +321,11 @@ mod tests {
         assert_ne!(first, second);
         assert_eq!(umem.compose(1, |_| ()), None);
         // Not sent, not there.
-        assert!(!umem.complete(0) && !umem.complete(8192) && !umem.complete(u64::MAX));
-        assert!(umem.complete(first) && !umem.complete(first));
+        for address in [0, 8192, u64::MAX] {
+            assert_eq!(umem.complete(address), None);
+        }
+        assert_eq!(umem.complete(first), Some(3));
+        assert_eq!(umem.complete(first), None);
         assert!(umem.has_spare());
         assert_eq!(umem.compose(1, |_| ()), Some(first));
     }

@@ -188,13 +188,15 @@ impl XdpSocket {
         self.tx.write(XdpDesc { addr, len, options })
     }
 
-    /// Takes back the chunks of frames that were sent.
+    /// Takes back the chunks of frames that were sent, and says how many bytes those had together.
     #[inline]
-    pub fn reap(&mut self) {
+    pub fn reap(&mut self) -> u32 {
+        let mut bytes: u32 = 0;
         while let Some(address) = self.completion.read() {
-            self.umem.complete(address);
+            bytes = bytes.saturating_add(self.umem.complete(address).unwrap_or(0));
         }
         self.completion.release();
+        bytes
     }
 
     /// Whether a frame can be sent.

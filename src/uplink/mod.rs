@@ -244,8 +244,9 @@ pub trait UplinkQueue: Send {
     /// that is done with a frame when `flush` returns.
     ///
     /// What may be on its way is limited by how these bytes come, so each must come once, and those
-    /// that never will leave, as of an interface that went down, are to be told as well. A queue
-    /// with another descriptor than before (`fd_generation`) has nothing on its way any more.
+    /// that never will leave are to be told as well. A queue whose device is down, and that refuses
+    /// frames, says `None` until it is up. One with another descriptor than before
+    /// (`fd_generation`) has nothing on its way any more.
     fn take_completed(&mut self) -> Option<u32> {
         None
     }

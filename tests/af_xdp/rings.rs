@@ -6,11 +6,11 @@ use vhost_user_gro::uplink::af_xdp::{AfXdp, AfXdpConfig};
 use vhost_user_gro::uplink::{Flushed, FramePool, RecvEnd, TxFrame, UplinkQueue};
 use vhost_user_gro::wire::VnetHdr;
 
-use crate::host_frames::{is_readable, readiness};
-use crate::netns::in_namespace;
+use crate::host_frames::{is_readable, readiness, send};
+use crate::netns::{in_namespace, ip};
 use crate::rig::{
-    Cable, PATIENCE_MS, SMALL, add_pair, attach_wire, config, eventually, in_each_mode, number,
-    numbered, unbound,
+    Cable, PATIENCE_MS, SMALL, add_pair, attach_wire, config, eventually, follow, in_each_mode,
+    number, numbered, unbound,
 };
 
 #[test]
@@ -222,5 +222,31 @@ fn f68_what_a_full_ring_drops_is_counted_once() {
         }
         let stats = cable.queue.stats();
         assert_eq!((read, stats.rx_ring_full, stats.rx_too_long), (64, 136, 0));
+    });
+}
+
+#[test]
+fn dql_3_each_byte_that_was_sent_is_told_once() {
+    in_each_mode("dql_3_each_byte_that_was_sent_is_told_once", |mode| {
+        let mut cable = Cable::new(1500, config(mode));
+        assert_eq!(cable.queue.take_completed(), Some(0));
+        for count in [1, 2, 30] {
+            for number in 0..count {
+                let frame = numbered(number);
+                send(cable.queue.as_mut(), VnetHdr::default(), &frame).unwrap();
+            }
+            cable.arrived(count.into());
+            let mut told = 0;
+            eventually(|| {
+                told += cable.queue.take_completed().expect("it tells later");
+                told >= 100 * u32::from(count)
+            });
+            assert_eq!(told, 100 * u32::from(count));
+            assert_eq!(cable.queue.take_completed(), Some(0));
+        }
+        // Nothing is told while it refuses frames.
+        ip("link set dev uplink down");
+        follow(cable.queue.as_mut(), false);
+        assert_eq!(cable.queue.take_completed(), None);
     });
 }

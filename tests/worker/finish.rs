@@ -15,7 +15,7 @@ use crate::recording::{Recording, Refusal, Sent};
 use crate::rig::{Rig, all_offloads, at_us, config, linux};
 
 /// Payload of a segment.
-const GSO: usize = 1000;
+pub(crate) const GSO: usize = 1000;
 /// Timestamps.
 const OPTIONS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 2, 0, 0, 0, 1];
 
@@ -47,7 +47,7 @@ fn on(host: Offloads, without: Features) -> (Rig, Recording) {
 }
 
 /// A packet whose checksum is partial, and what is to be done about it.
-fn packet(packet: &Packet, gso_type: u8) -> (VnetHdr, Vec<u8>) {
+pub(crate) fn packet(packet: &Packet, gso_type: u8) -> (VnetHdr, Vec<u8>) {
     let built = packet.clone().partial_csum().build();
     let gso_size = if gso_type == 0 { 0 } else { GSO };
     let vnet = VnetHdr {
@@ -59,7 +59,7 @@ fn packet(packet: &Packet, gso_type: u8) -> (VnetHdr, Vec<u8>) {
 }
 
 /// Posts it in buffers of at most `piece` bytes.
-fn post(rig: &mut Rig, (vnet, bytes): &(VnetHdr, Vec<u8>), piece: usize) {
+pub(crate) fn post(rig: &mut Rig, (vnet, bytes): &(VnetHdr, Vec<u8>), piece: usize) {
     let message = [&vnet.encode()[..], bytes].concat();
     let mut lens = vec![u32::try_from(VNET_HDR_LEN).unwrap()];
     lens.extend(
@@ -82,7 +82,7 @@ fn sent(host: Offloads, message: &(VnetHdr, Vec<u8>)) -> Vec<Sent> {
 }
 
 /// A packet of each type, with one tag.
-fn kinds(payload: usize) -> [(VnetHdr, Vec<u8>); 4] {
+pub(crate) fn kinds(payload: usize) -> [(VnetHdr, Vec<u8>); 4] {
     let of = |base: Packet, gso_type| {
         let tagged = base.vlan(vec![(0x8100, 7)]).id(0xfffe);
         let tagged = tagged.seq(u32::MAX - 1500).flags(ACK | PSH | FIN);

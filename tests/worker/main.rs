@@ -47,6 +47,7 @@ mod stop;
 mod stream;
 mod thread;
 mod trace;
+mod unfinished;
 mod unreliable;
 mod uplink_faults;
 mod uplink_recovers;

@@ -49,6 +49,8 @@ pub struct AfXdpQueue {
     unfinished: Unfinished,
     /// Frames were written to the transmit ring that the kernel has not been shown.
     is_unpublished: bool,
+    /// Bytes that were sent and that nobody has asked for.
+    completed: u32,
     /// Memory in which frames are still lent.
     retired: Vec<Umem>,
     is_active: bool,
@@ -78,6 +80,7 @@ impl AfXdpQueue {
             carrier: Carrier::new(),
             mtu: found.1.mtu,
             is_unpublished: false,
+            completed: 0,
             retired: Vec::new(),
             is_active: true,
             stats: UplinkStats::default(),
@@ -89,6 +92,12 @@ impl AfXdpQueue {
     #[must_use]
     pub fn census(&self) -> Census {
         self.port.socket.census()
+    }
+
+    /// Takes back what was sent.
+    fn reap(&mut self) {
+        let bytes = self.port.socket.reap();
+        self.completed = self.completed.saturating_add(bytes);
     }
 
     /// Throws away and counts what waits.
@@ -104,7 +113,7 @@ impl AfXdpQueue {
     fn replace_port(&mut self, port: Port) {
         self.discard();
         self.losses += self.port.losses();
-        self.port.socket.reap();
+        self.reap();
         self.stats.tx_lost += self.census().sending as u64;
         self.is_unpublished = false;
         self.unfinished.set_accepted(port.has_unfinished());
@@ -255,18 +264,26 @@ impl UplinkQueue for AfXdpQueue {
                 Err(Errno::BUSY) => self.stats.tx_lost += 1,
                 // It is writable all the time, so it cannot say when there is room.
                 _ if left == waiting => {
-                    socket.reap();
+                    self.reap();
                     return Err(SendError::Full);
                 }
                 _ => {}
             }
             waiting = left;
         }
-        socket.reap();
-        if waiting > 0 && socket.needs_kick() {
+        let is_full = waiting > 0 && socket.needs_kick();
+        self.reap();
+        if is_full {
             return Err(SendError::Full);
         }
         Ok(Flushed::All)
+    }
+
+    /// While the interface is down nothing completes, and frames are refused, not kept waiting.
+    fn take_completed(&mut self) -> Option<u32> {
+        self.reap();
+        let completed = core::mem::take(&mut self.completed);
+        self.carrier.is_up().then_some(completed)
     }
 
     /// The host cannot be told, and sends nothing that the guest would not take.
