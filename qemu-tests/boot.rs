@@ -10,19 +10,18 @@ use crate::harness::process::Process;
 use crate::harness::sandbox::RUN_DIR;
 use crate::harness::wait::wait_until;
 use crate::payload::{self, Family};
-use crate::scene::{Plot, Stage};
+use crate::scene::{Plot, Scene, Stage};
 
 pub(crate) const CASES: &[Case] = &[
-    Case::new("boot_ping", ping)
+    Case::on_guest("boot_ping", ping)
         .on_older_too()
-        .on_interface_too(),
-    Case::new("boot_dhcp", dhcp).on_interface_too(),
-    Case::new("boot_mtu9000", mtu9000).on_interface_too(),
+        .on_every_uplink(),
+    Case::on_guest("boot_dhcp", dhcp).on_every_uplink(),
+    Case::new("boot_mtu9000", mtu9000).on_every_uplink(),
     Case::new("boot_mtu_from_daemon", mtu_from_daemon).daemon_only(),
 ];
 
-fn ping(stage: &Stage<'_>) -> Result<()> {
-    let scene = stage.open()?;
+fn ping(_: &Stage<'_>, scene: &Scene<'_>) -> Result<()> {
     let sender = &scene.lab.sender;
     for (ping, address) in [("ping", &sender.ip4), ("ping6", &sender.ip6)] {
         for size in [0, 56, 1400, 4000] {
@@ -35,8 +34,7 @@ fn ping(stage: &Stage<'_>) -> Result<()> {
 }
 
 /// A server on the sender's side gives the guest its address.
-fn dhcp(stage: &Stage<'_>) -> Result<()> {
-    let scene = stage.open()?;
+fn dhcp(stage: &Stage<'_>, scene: &Scene<'_>) -> Result<()> {
     let run = Path::new(RUN_DIR);
     let config = run.join("udhcpd.conf");
     let lines = format!(
@@ -65,10 +63,11 @@ fn dhcp(stage: &Stage<'_>) -> Result<()> {
         addresses.contains("inet 10.77.0.200/24"),
         "no address by DHCP: {addresses}"
     );
+    let pinged = format!("ping -c 1 -W 5 {}", scene.lab.sender.ip4);
     scene
         .vm
-        .run(&format!("ping -c 1 -W 5 {}", scene.lab.sender.ip4))
-        .map(drop)
+        .run(&format!("{pinged} && ip addr flush dev eth0"))?;
+    scene.vm.configure()
 }
 
 /// Frames of 9000 bytes go through whole.

@@ -9,15 +9,14 @@ use crate::Case;
 use crate::harness::Vm;
 use crate::harness::wait::wait_until;
 use crate::payload::{self, Family};
-use crate::scene::Stage;
+use crate::scene::{Scene, Stage};
 
 pub(crate) const CASES: &[Case] = &[
     Case::new("lifecycle_guest_reboot", guest_reboot).on_older_too(),
     Case::new("lifecycle_driver_reload", driver_reload).on_older_too(),
     Case::new("lifecycle_set_link", set_link).on_older_too(),
-    Case::new("lifecycle_stop_cont", stop_cont).on_interface_too(),
+    Case::on_guest("lifecycle_stop_cont", stop_cont).on_every_uplink(),
     Case::new("lifecycle_interface_down_up", interface_down_up),
-    Case::new("lifecycle_tap_is_removed", tap_is_removed).daemon_only(),
 ];
 
 fn guest_reboot(stage: &Stage<'_>) -> Result<()> {
@@ -60,8 +59,7 @@ fn set_link(stage: &Stage<'_>) -> Result<()> {
 }
 
 /// The guest is paused in the middle of a transfer, again and again.
-fn stop_cont(stage: &Stage<'_>) -> Result<()> {
-    let scene = stage.open()?;
+fn stop_cont(_: &Stage<'_>, scene: &Scene<'_>) -> Result<()> {
     let (vm, sender) = (&scene.vm, &scene.lab.sender);
     std::thread::scope(|scope| {
         let transfer = scope.spawn(|| payload::tcp_in(vm, sender, Family::V4, 64 << 20));
@@ -97,14 +95,6 @@ fn interface_down_up(stage: &Stage<'_>) -> Result<()> {
         "the guest counted {dropped} receive errors"
     );
     Ok(())
-}
-
-/// The guest learns that its link is down when the host takes the tap away.
-fn tap_is_removed(stage: &Stage<'_>) -> Result<()> {
-    let scene = stage.open()?;
-    payload::tcp_in(&scene.vm, &scene.lab.sender, Family::V4, 1 << 20)?;
-    scene.lab.remove_tap(0)?;
-    wait_for_carrier(&scene.vm, false)
 }
 
 /// Waits until the guest sees its link as `up` says.

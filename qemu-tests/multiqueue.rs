@@ -3,11 +3,14 @@
 use anyhow::{Context, Result, ensure};
 
 use crate::Case;
+use crate::harness::attachment::Need;
 use crate::payload;
 use crate::scene::{Plot, Scene, Stage};
 
 pub(crate) const CASES: &[Case] = &[
-    Case::new("multiqueue_two_pairs", two_pairs).on_interface_too(),
+    Case::new("multiqueue_two_pairs", two_pairs)
+        .needs(Need::Queues)
+        .on_every_uplink(),
     Case::new("multiqueue_one_of_two_pairs", one_of_two_pairs),
 ];
 

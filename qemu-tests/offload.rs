@@ -4,32 +4,35 @@
 use anyhow::{Result, ensure};
 
 use crate::Case;
+use crate::harness::attachment::Need;
 use crate::harness::counters::GuestCounters;
-use crate::harness::{VmConfig, Wire};
+use crate::harness::{Netdev, VmConfig, Wire};
 use crate::payload::{self, Family};
-use crate::scene::{Plot, Stage};
+use crate::scene::{Backend, Plot, Scene, Stage};
 
 pub(crate) const CASES: &[Case] = &[
-    Case::new("offload_all", |stage| merged(stage, "", [true, true]))
-        .daemon_only()
-        .on_older_too()
-        .on_interface_too(),
+    Case::on_guest("offload_all", |stage, scene| {
+        merged(stage, scene, [true, true])
+    })
+    .daemon_only()
+    .on_older_too()
+    .on_every_uplink(),
     Case::new("offload_guest_tso4_off", |stage| {
-        merged(stage, "guest_tso4=off", [false, true])
+        merged_with(stage, "guest_tso4=off", [false, true])
     })
     .on_older_too(),
     Case::new("offload_guest_tso6_off", |stage| {
-        merged(stage, "guest_tso6=off", [true, false])
+        merged_with(stage, "guest_tso6=off", [true, false])
     }),
     Case::new("offload_guest_csum_off", |stage| {
-        merged(
+        merged_with(
             stage,
             "guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ecn=off",
             [false, false],
         )
     }),
     Case::new("offload_guest_ecn_off", |stage| {
-        merged(stage, "guest_ecn=off", [true, true])
+        merged_with(stage, "guest_ecn=off", [true, true])
     }),
     Case::new("offload_csum_off", |stage| {
         plain(stage, "csum=off,host_tso4=off,host_tso6=off,host_ecn=off")
@@ -50,7 +53,9 @@ pub(crate) const CASES: &[Case] = &[
         plain(stage, "mrg_rxbuf=off,event_idx=off,indirect_desc=off")
     }),
     Case::new("ring_rx_1024", rx_1024).on_older_too(),
-    Case::new("offload_bulk_without_tso", bulk_without_tso).on_interface_too(),
+    Case::new("offload_bulk_without_tso", bulk_without_tso)
+        .needs(Need::LongPackets)
+        .on_every_uplink(),
 ];
 
 /// Everything both ways with properties of the device at another value.
@@ -62,20 +67,25 @@ fn plain(stage: &Stage<'_>, properties: &str) -> Result<()> {
     payload::all_ways(&scene.vm, &scene.lab.sender)
 }
 
-/// As [`plain`], and looks at whether the guest got merged packets of IPv4 and IPv6.
-fn merged(stage: &Stage<'_>, properties: &str, wanted: [bool; 2]) -> Result<()> {
+/// As [`merged`], with properties of the device at another value.
+fn merged_with(stage: &Stage<'_>, properties: &str, wanted: [bool; 2]) -> Result<()> {
     let scene = stage.open_with(&Plot {
         properties: properties.into(),
         ..Plot::default()
     })?;
+    merged(stage, &scene, wanted)
+}
+
+/// Everything both ways, and whether the guest got merged packets of IPv4 and IPv6.
+fn merged(stage: &Stage<'_>, scene: &Scene<'_>, wanted: [bool; 2]) -> Result<()> {
     let (vm, sender) = (&scene.vm, &scene.lab.sender);
     for (family, wanted) in Family::BOTH.into_iter().zip(wanted) {
         let before = GuestCounters::read(vm)?;
         payload::tcp_in(vm, sender, family, 8 << 20)?;
         let after = GuestCounters::read(vm)?;
         let mean = (after.rx_bytes - before.rx_bytes) / (after.rx_packets - before.rx_packets);
-        if stage.backend != crate::Backend::QemuTap {
-            let full = u64::from(VmConfig::new(crate::harness::Netdev::None).mtu) + 14;
+        if matches!(stage.backend, Backend::Daemon(_)) {
+            let full = u64::from(VmConfig::new(Netdev::None).mtu) + 14;
             ensure!(
                 (mean > full) == wanted,
                 "{family:?}: {mean} bytes a frame, merging wanted: {wanted}"

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 
 use crate::Case;
 use crate::front_end::{self, FrontEnd};
-use crate::harness::{Daemon, DaemonConfig, Lab, Netdev, Vm, VmConfig, Wire};
+use crate::harness::Daemon;
 use crate::lifecycle::wait_for_carrier;
 use crate::payload::{self, Family};
 use crate::scene::Stage;
@@ -13,12 +13,12 @@ pub(crate) const CASES: &[Case] = &[
     Case::new("reconnect_next_qemu", next_qemu)
         .daemon_only()
         .on_older_too()
-        .on_interface_too(),
+        .on_every_uplink(),
     Case::new("reconnect_after_qemu_is_killed", after_qemu_is_killed).daemon_only(),
     Case::new("reconnect_after_daemon_is_killed", after_daemon_is_killed)
         .daemon_only()
         .on_older_too()
-        .on_interface_too(),
+        .on_every_uplink(),
     Case::new("reconnect_after_daemon_ends", after_daemon_ends).daemon_only(),
     Case::new(
         "reconnect_200_sessions_leave_nothing",
@@ -29,17 +29,11 @@ pub(crate) const CASES: &[Case] = &[
 
 /// QEMU ends and another one connects to the same daemon.
 fn next_qemu(stage: &Stage<'_>) -> Result<()> {
-    let lab = Lab::new(stage.kit, Wire::Frames, 1500)?;
-    let config = DaemonConfig::on(&stage.uplink(&lab, 1)?);
-    let daemon = Daemon::start(&config)?;
+    let site = stage.site(false)?;
+    let daemon = site.daemon()?;
     for _ in 0..3 {
-        let vm = Vm::start(
-            stage.kit,
-            stage.qemu,
-            &VmConfig::new(Netdev::VhostUser(config.socket.clone())),
-        )?;
-        vm.configure()?;
-        payload::all_ways(&vm, &lab.sender)?;
+        let vm = site.guest()?;
+        payload::all_ways(&vm, &site.lab.sender)?;
         vm.quit()?;
     }
     let status = daemon.terminate()?;
@@ -49,26 +43,14 @@ fn next_qemu(stage: &Stage<'_>) -> Result<()> {
 
 /// QEMU is killed in the middle of a transfer.
 fn after_qemu_is_killed(stage: &Stage<'_>) -> Result<()> {
-    let lab = Lab::new(stage.kit, Wire::Frames, 1500)?;
-    let config = DaemonConfig::on(&stage.uplink(&lab, 1)?);
-    let _daemon = Daemon::start(&config)?;
+    let site = stage.site(false)?;
+    let _daemon = site.daemon()?;
     for _ in 0..2 {
-        let vm = Vm::start(
-            stage.kit,
-            stage.qemu,
-            &VmConfig::new(Netdev::VhostUser(config.socket.clone())),
-        )?;
-        vm.configure()?;
+        let vm = site.guest()?;
         vm.run("(ping -i 0.01 10.77.0.1 >/dev/null &)")?;
         drop(vm);
     }
-    let vm = Vm::start(
-        stage.kit,
-        stage.qemu,
-        &VmConfig::new(Netdev::VhostUser(config.socket.clone())),
-    )?;
-    vm.configure()?;
-    payload::all_ways(&vm, &lab.sender)
+    payload::all_ways(&site.guest()?, &site.lab.sender)
 }
 
 /// The guest keeps running while its daemon is killed; a new one finds everything as it was.
@@ -89,46 +71,37 @@ fn after_daemon_ends(stage: &Stage<'_>) -> Result<()> {
 }
 
 fn replace_daemon(stage: &Stage<'_>, end: fn(Daemon) -> Result<()>) -> Result<()> {
-    let lab = Lab::new(stage.kit, Wire::Frames, 1500)?;
-    let config = DaemonConfig {
-        client: true,
-        ..DaemonConfig::on(&stage.uplink(&lab, 1)?)
-    };
     // QEMU boots only when its back end is there, and the daemon waits for QEMU's socket.
-    let mut daemon = Daemon::start(&config)?;
-    let netdev = Netdev::VhostUserServer(config.socket.clone());
-    let vm = Vm::start(stage.kit, stage.qemu, &VmConfig::new(netdev))?;
-    vm.configure()?;
-    payload::all_ways(&vm, &lab.sender)?;
+    let site = stage.site(true)?;
+    let mut daemon = site.daemon()?;
+    let (vm, sender) = (site.guest()?, &site.lab.sender);
+    payload::all_ways(&vm, sender)?;
     for _ in 0..3 {
         // Traffic is under way when the daemon goes.
         vm.run("(ping -i 0.01 -w 20 10.77.0.1 >/dev/null &)")?;
         end(daemon)?;
         wait_for_carrier(&vm, false)?;
-        daemon = Daemon::start(&config)?;
+        daemon = site.daemon()?;
         wait_for_carrier(&vm, true)?;
-        payload::tcp_in(&vm, &lab.sender, Family::V4, 4 << 20)?;
-        payload::tcp_out(&vm, &lab.sender, Family::V6, 4 << 20)?;
+        payload::tcp_in(&vm, sender, Family::V4, 4 << 20)?;
+        payload::tcp_out(&vm, sender, Family::V6, 4 << 20)?;
     }
-    payload::all_ways(&vm, &lab.sender)
+    payload::all_ways(&vm, sender)
 }
 
 /// 200 sessions, each with memory, two running rings and no good-bye, leave the daemon's descriptors,
 /// threads and memory where they were after the tenth. Guests come before and after.
 fn sessions_leave_nothing(stage: &Stage<'_>) -> Result<()> {
-    let lab = Lab::new(stage.kit, Wire::Frames, 1500)?;
-    let config = DaemonConfig::on(&stage.uplink(&lab, 1)?);
-    let daemon = Daemon::start(&config)?;
+    let site = stage.site(false)?;
+    let daemon = site.daemon()?;
     let guest = || -> Result<()> {
-        let netdev = Netdev::VhostUser(config.socket.clone());
-        let vm = Vm::start(stage.kit, stage.qemu, &VmConfig::new(netdev))?;
-        vm.configure()?;
-        payload::all_ways(&vm, &lab.sender)?;
+        let vm = site.guest()?;
+        payload::all_ways(&vm, &site.lab.sender)?;
         vm.quit()
     };
     let sessions = |count| {
         for _ in 0..count {
-            let front = FrontEnd::connect(&config.socket);
+            let front = FrontEnd::connect(&site.config.socket);
             front.prepare(&front_end::memory());
             let _events = [0, 1].map(|ring| front.start_ring(ring, 0));
             [0, 1].into_iter().for_each(|ring| front.enable(ring, 1));
@@ -136,7 +109,7 @@ fn sessions_leave_nothing(stage: &Stage<'_>) -> Result<()> {
     };
     // An answer to this one says that the former session is done with.
     let resources = || -> Result<(usize, usize, u64)> {
-        let front = FrontEnd::connect(&config.socket);
+        let front = FrontEnd::connect(&site.config.socket);
         front.ask_number(front_end::Req::GET_FEATURES);
         let process = &daemon.process;
         Ok((

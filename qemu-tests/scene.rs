@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
+use crate::harness::attachment::{Attachment, Port};
 use crate::harness::kit::Qemu;
 use crate::harness::middleman::Middleman;
 use crate::harness::sandbox::RUN_DIR;
@@ -19,12 +20,10 @@ pub(crate) struct Stage<'a> {
 }
 
 /// What serves the guest's network device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum Backend {
-    /// The daemon on a tap.
-    Daemon,
-    /// The daemon on an interface.
-    Interface,
+    /// The daemon, and what it is attached to.
+    Daemon(&'static Attachment),
     QemuTap,
 }
 
@@ -32,7 +31,7 @@ impl Backend {
     pub(crate) fn from_environment() -> Self {
         match std::env::var("QEMU_TESTS_BACKEND").as_deref() {
             Ok("tap") => Backend::QemuTap,
-            _ => Backend::Daemon,
+            _ => Backend::Daemon(Attachment::usual()),
         }
     }
 }
@@ -75,7 +74,34 @@ pub(crate) struct Scene<'a> {
     pub(crate) vm: Vm,
     pub(crate) middleman: Option<Middleman>,
     pub(crate) daemon: Option<Daemon>,
+    /// What the daemon is attached to.
+    #[expect(dead_code, reason = "it has to be there as long as the daemon")]
+    pub(crate) port: Option<Port>,
     pub(crate) lab: Lab<'a>,
+}
+
+/// A network with a place for a daemon, for tests in which daemons or guests come and go.
+#[derive(Debug)]
+pub(crate) struct Site<'a> {
+    stage: &'a Stage<'a>,
+    /// Of each daemon.
+    pub(crate) config: DaemonConfig,
+    pub(crate) port: Port,
+    pub(crate) lab: Lab<'a>,
+}
+
+impl Site<'_> {
+    pub(crate) fn daemon(&self) -> Result<Daemon> {
+        Daemon::start(&self.config)
+    }
+
+    /// A guest with its network up.
+    pub(crate) fn guest(&self) -> Result<Vm> {
+        let config = VmConfig::new(self.config.netdev());
+        let vm = Vm::start(self.stage.kit, self.stage.qemu, &config)?;
+        vm.configure()?;
+        Ok(vm)
+    }
 }
 
 impl<'a> Stage<'a> {
@@ -84,24 +110,41 @@ impl<'a> Stage<'a> {
         self.open_with(&Plot::default())
     }
 
-    /// Makes what the daemon is to be on, and gives the words that ask for it.
-    pub(crate) fn uplink(&self, lab: &Lab<'_>, queues: u16) -> Result<String> {
-        Ok(match self.backend {
-            Backend::Interface => format!("--af-packet {}", lab.add_interface()?),
-            Backend::Daemon | Backend::QemuTap => format!("--tap {}", lab.add_tap(queues)?),
+    /// What the daemon is attached to.
+    pub(crate) fn attachment(&self) -> &'static Attachment {
+        match self.backend {
+            Backend::Daemon(attachment) => attachment,
+            Backend::QemuTap => Attachment::usual(),
+        }
+    }
+
+    /// A network for a daemon with its defaults, which listens, or connects as `is_client` says.
+    pub(crate) fn site(&'a self, is_client: bool) -> Result<Site<'a>> {
+        let lab = Lab::new(self.kit, Wire::Frames, 1500)?;
+        let port = self.attachment().make(&lab, 1)?;
+        let config = DaemonConfig {
+            client: is_client,
+            ..DaemonConfig::on(&port.words)
+        };
+        Ok(Site {
+            stage: self,
+            config,
+            port,
+            lab,
         })
     }
 
     pub(crate) fn open_with(&self, plot: &Plot) -> Result<Scene<'a>> {
         let lab = Lab::new(self.kit, plot.wire, plot.mtu)?;
-        let mut middleman = None;
+        let (mut middleman, mut port) = (None, None);
         let (daemon, netdev) = match self.backend {
             Backend::QemuTap => (None, Netdev::Tap(lab.add_tap(plot.queues)?)),
-            Backend::Daemon | Backend::Interface => {
+            Backend::Daemon(attachment) => {
+                let port = port.insert(attachment.make(&lab, plot.queues)?);
                 let mut config = DaemonConfig {
                     queue_pairs: plot.queues,
                     options: plot.options.clone(),
-                    ..DaemonConfig::on(&self.uplink(&lab, plot.queues)?)
+                    ..DaemonConfig::on(&port.words)
                 };
                 let daemon = Daemon::start(&config)?;
                 if plot.uso {
@@ -109,7 +152,7 @@ impl<'a> Stage<'a> {
                     config.socket.clone_from(&between.socket);
                     middleman = Some(between);
                 }
-                (Some(daemon), Netdev::VhostUser(config.socket))
+                (Some(daemon), config.netdev())
             }
         };
         let config = VmConfig {
@@ -126,6 +169,7 @@ impl<'a> Stage<'a> {
             vm,
             middleman,
             daemon,
+            port,
             lab,
         })
     }

@@ -23,15 +23,38 @@ pub(crate) const CASES: &[Case] = &[
 /// The guest's address, which is the one of the host that passt runs on.
 const GUEST: u8 = 10;
 
-/// passt on a host of its own, from which it speaks for the guest.
+/// passt on a host of its own, from which it speaks for the guest. All of it is the user's.
 struct Passt<'a> {
-    kit: &'a Kit,
     user: User,
+    kit: Kit,
     host: Sender,
     socket: PathBuf,
+    lab: Lab<'a>,
 }
 
-impl Passt<'_> {
+impl<'a> Passt<'a> {
+    fn new(stage: &Stage<'a>, socket: &str) -> Result<Self> {
+        let user = User::new()?;
+        let lab = Lab::new(stage.kit, Wire::Frames, 1500)?;
+        Ok(Passt {
+            kit: user.kit(stage.kit)?,
+            host: lab.add_sender(GUEST, Wire::Frames)?,
+            socket: user.home().join(socket),
+            user,
+            lab,
+        })
+    }
+
+    /// Boots the guest of a daemon.
+    fn guest(&self, daemon: &DaemonConfig) -> Result<Vm> {
+        let config = VmConfig {
+            number: GUEST,
+            user: Some(self.user.clone()),
+            ..VmConfig::new(daemon.netdev())
+        };
+        Vm::start(&self.kit, self.kit.newest(), &config)
+    }
+
     fn start(&self) -> Result<Process> {
         let mut command = self.kit.tool("passt")?;
         self.user.run(&mut command);
@@ -78,26 +101,14 @@ fn daemon(user: &User, uplink: &str, is_client: bool) -> Result<DaemonConfig> {
 
 /// Address by DHCP, and payload both ways, with nobody privileged on the guest's side.
 fn passt(stage: &Stage<'_>) -> Result<()> {
-    let user = User::new()?;
-    let kit = user.kit(stage.kit)?;
-    let lab = Lab::new(stage.kit, Wire::Frames, 1500)?;
-    let passt = Passt {
-        kit: &kit,
-        user: user.clone(),
-        host: lab.add_sender(GUEST, Wire::Frames)?,
-        socket: user.home().join("passt.sock"),
-    };
+    let passt = Passt::new(stage, "passt.sock")?;
+    let Passt { user, lab, .. } = &passt;
     let mut process = passt.start()?;
     let trace = user.home().join("passt.pcapng");
     let (socket, file) = (passt.socket.display(), trace.display());
-    let config = daemon(&user, &format!("--stream {socket} --pcap {file}"), false)?;
+    let config = daemon(user, &format!("--stream {socket} --pcap {file}"), false)?;
     let daemon = Daemon::start(&config)?;
-    let vm = VmConfig {
-        number: GUEST,
-        user: Some(user.clone()),
-        ..VmConfig::new(Netdev::VhostUser(config.socket))
-    };
-    let vm = Vm::start(&kit, kit.newest(), &vm)?;
+    let vm = passt.guest(&config)?;
     user.check(&daemon.process)?;
     user.check(vm.process())?;
     lease(&vm)?;
@@ -148,30 +159,19 @@ fn lease(vm: &Vm) -> Result<()> {
 
 /// The guest sees its link go and come back, and goes on.
 fn passt_restarts(stage: &Stage<'_>) -> Result<()> {
-    let user = User::new()?;
-    let kit = user.kit(stage.kit)?;
-    let lab = Lab::new(stage.kit, Wire::Frames, 1500)?;
-    let passt = Passt {
-        kit: &kit,
-        user: user.clone(),
-        host: lab.add_sender(GUEST, Wire::Frames)?,
-        socket: user.home().join("passt-again.sock"),
-    };
+    let passt = Passt::new(stage, "passt-again.sock")?;
+    let sender = &passt.lab.sender;
     // The daemon is there before both of the others.
-    let config = daemon(&user, &format!("--stream {}", passt.socket.display()), true)?;
+    let uplink = format!("--stream {}", passt.socket.display());
+    let config = daemon(&passt.user, &uplink, true)?;
     let _daemon = Daemon::start(&config)?;
-    let vm = VmConfig {
-        number: GUEST,
-        user: Some(user),
-        ..VmConfig::new(Netdev::VhostUserServer(config.socket))
-    };
     let mut process = passt.start()?;
-    let vm = Vm::start(&kit, kit.newest(), &vm)?;
+    let vm = passt.guest(&config)?;
     for _ in 0..3 {
         wait_until("the guest's link", Duration::from_secs(20), || carrier(&vm))?;
         lease(&vm)?;
-        payload::tcp_in(&vm, &lab.sender, Family::V4, 1 << 20)?;
-        payload::tcp_out(&vm, &lab.sender, Family::V4, 1 << 20)?;
+        payload::tcp_in(&vm, sender, Family::V4, 1 << 20)?;
+        payload::tcp_out(&vm, sender, Family::V4, 1 << 20)?;
         drop(process);
         std::fs::remove_file(&passt.socket)?;
         wait_until("the end of the link", Duration::from_secs(20), || {
@@ -203,7 +203,7 @@ fn two_guests(stage: &Stage<'_>) -> Result<()> {
             user: Some(user.clone()),
             memory_mib: 192,
             mtu: 9000,
-            ..VmConfig::new(Netdev::VhostUser(config.socket))
+            ..VmConfig::new(config.netdev())
         };
         let vm = Vm::start(&kit, kit.newest(), &vm)?;
         vm.configure()?;
@@ -246,7 +246,7 @@ fn guest_of_qemu(stage: &Stage<'_>) -> Result<()> {
         Ok(vm)
     };
     let theirs = start(11, Netdev::Stream(link))?;
-    let ours = start(10, Netdev::VhostUser(config.socket))?;
+    let ours = start(10, config.netdev())?;
     ours.run(&format!("ping -c 2 -W 5 -s 4000 {}", theirs.ip4))?;
     theirs.run(&format!("ping6 -c 2 -W 5 {}", ours.ip6))?;
     for (from, to) in [(&ours, &theirs), (&theirs, &ours)] {

@@ -4,23 +4,25 @@ use anyhow::Result;
 
 use crate::Case;
 use crate::harness::Wire;
+use crate::harness::attachment::Need;
 use crate::payload::{self, Family};
-use crate::scene::{Plot, Stage};
+use crate::scene::{Plot, Scene, Stage};
 
 pub(crate) const CASES: &[Case] = &[
-    Case::new("traffic_tcp_udp_ipv4", |stage| frames(stage, Family::V4))
+    Case::on_guest("traffic_tcp_udp_ipv4", |_, scene| frames(scene, Family::V4))
         .on_older_too()
-        .on_interface_too(),
-    Case::new("traffic_tcp_udp_ipv6", |stage| frames(stage, Family::V6))
+        .on_every_uplink(),
+    Case::on_guest("traffic_tcp_udp_ipv6", |_, scene| frames(scene, Family::V6))
         .on_older_too()
-        .on_interface_too(),
-    Case::new("traffic_tcp_udp_bulk_from_host", bulk).on_interface_too(),
+        .on_every_uplink(),
+    Case::new("traffic_tcp_udp_bulk_from_host", bulk)
+        .needs(Need::LongPackets)
+        .on_every_uplink(),
     Case::new("traffic_tcp_udp_gro_off", gro_off).daemon_only(),
     Case::new("traffic_tcp_udp_flush_timeout_0", flush_timeout_0).daemon_only(),
 ];
 
-fn frames(stage: &Stage<'_>, family: Family) -> Result<()> {
-    let scene = stage.open()?;
+fn frames(scene: &Scene<'_>, family: Family) -> Result<()> {
     let (vm, sender) = (&scene.vm, &scene.lab.sender);
     payload::tcp_in(vm, sender, family, 64 << 20)?;
     payload::tcp_out(vm, sender, family, 32 << 20)?;

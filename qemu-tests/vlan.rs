@@ -6,13 +6,13 @@ use anyhow::{Result, ensure};
 
 use crate::Case;
 use crate::harness::capture::{self, GuestCapture, SenderCapture};
-use crate::scene::Stage;
+use crate::scene::{Scene, Stage};
 
 pub(crate) const CASES: &[Case] = &[
-    Case::new("vlan_into_guest", into_guest)
+    Case::on_guest("vlan_into_guest", into_guest)
         .on_older_too()
-        .on_interface_too(),
-    Case::new("vlan_out_of_guest", out_of_guest).on_interface_too(),
+        .on_every_uplink(),
+    Case::on_guest("vlan_out_of_guest", out_of_guest).on_every_uplink(),
 ];
 
 /// A broadcast of 802.1Q, 802.1ad with 802.1Q in it, and an untagged one for comparison, with the
@@ -44,8 +44,7 @@ fn frames() -> Vec<Vec<u8>> {
 /// All of them: a filter for `ether proto` would look at the outermost type only.
 const FILTER: &str = "ether src 02:00:00:77:00:63";
 
-fn into_guest(stage: &Stage<'_>) -> Result<()> {
-    let scene = stage.open()?;
+fn into_guest(stage: &Stage<'_>, scene: &Scene<'_>) -> Result<()> {
     let capture = GuestCapture::start(&scene.vm, FILTER)?;
     capture::send_from_sender(stage.kit, &scene.lab.sender, &frames())?;
     let received = capture.wait(|received| received.len() >= frames().len())?;
@@ -54,8 +53,7 @@ fn into_guest(stage: &Stage<'_>) -> Result<()> {
     Ok(())
 }
 
-fn out_of_guest(stage: &Stage<'_>) -> Result<()> {
-    let scene = stage.open()?;
+fn out_of_guest(stage: &Stage<'_>, scene: &Scene<'_>) -> Result<()> {
     let capture = SenderCapture::start(stage.kit, &scene.lab.sender, FILTER)?;
     capture::send_from_guest(&scene.vm, &frames())?;
     let received = capture.wait(|received| received.len() >= frames().len())?;

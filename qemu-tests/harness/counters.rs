@@ -40,6 +40,8 @@ pub(crate) struct GuestCounters {
     pub(crate) rx_packets: u64,
     pub(crate) rx_bytes: u64,
     pub(crate) rx_dropped: u64,
+    /// Packets that the device has given back.
+    pub(crate) tx_packets: u64,
     pub(crate) snmp: Snmp,
 }
 
@@ -50,7 +52,7 @@ impl GuestCounters {
     pub(crate) fn read(vm: &Vm) -> Result<Self> {
         let text = vm.run(
             "head -n 1 /proc/stat; echo @; cat /proc/net/snmp /proc/net/netstat; echo @; cat /proc/interrupts; \
-             echo @; cd /sys/class/net/eth0/statistics; cat rx_packets rx_bytes rx_dropped",
+             echo @; cd /sys/class/net/eth0/statistics; cat rx_packets rx_bytes rx_dropped tx_packets",
         )?;
         let mut parts = text.split("@\n");
         let mut part = || {
@@ -72,7 +74,7 @@ impl GuestCounters {
             .split_whitespace()
             .filter_map(|word| word.parse().ok())
             .collect();
-        let [rx_packets, rx_bytes, rx_dropped] = device[..] else {
+        let [rx_packets, rx_bytes, rx_dropped, tx_packets] = device[..] else {
             anyhow::bail!("the guest's device counters: {device:?}");
         };
         // user, nice, system, idle, iowait, irq, softirq, steal, ...
@@ -83,6 +85,7 @@ impl GuestCounters {
             rx_packets,
             rx_bytes,
             rx_dropped,
+            tx_packets,
             snmp,
         })
     }
@@ -106,4 +109,37 @@ pub(crate) fn sender_snmp(sender: &Sender) -> Result<Snmp> {
     // `/proc/net` is that of the process, not of the thread that went into the namespace.
     let text = sender.inside(|| std::fs::read_to_string("/proc/thread-self/net/snmp"))?;
     Ok(parse_snmp(&text))
+}
+
+/// What an interface has counted so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct InterfaceCounters {
+    pub(crate) rx_packets: u64,
+    pub(crate) rx_dropped: u64,
+    pub(crate) tx_packets: u64,
+    pub(crate) tx_dropped: u64,
+}
+
+impl InterfaceCounters {
+    /// Of the interface `name` in the namespace of the calling thread.
+    pub(crate) fn read(name: &str) -> Result<Self> {
+        let text = std::fs::read_to_string("/proc/thread-self/net/dev")?;
+        let line = text.lines().find_map(|line| {
+            let (interface, counters) = line.split_once(':')?;
+            (interface.trim() == name).then_some(counters)
+        });
+        let line = line.with_context(|| format!("no interface {name}"))?;
+        let columns: Vec<u64> = line
+            .split_whitespace()
+            .map(str::parse)
+            .collect::<Result<_, _>>()?;
+        // Eight columns for each direction, which begin with bytes, packets, errors and drops.
+        anyhow::ensure!(columns.len() == 16, "counters of {name}: {line}");
+        Ok(InterfaceCounters {
+            rx_packets: columns[1],
+            rx_dropped: columns[3],
+            tx_packets: columns[9],
+            tx_dropped: columns[11],
+        })
+    }
 }

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::process::Process;
 use super::sandbox::RUN_DIR;
 use super::user::User;
+use super::vm::Netdev;
 use super::wait::{wait_for, wait_until};
 
 /// How the daemon is started.
@@ -45,6 +46,16 @@ impl DaemonConfig {
             queue_pairs: 1,
             options: String::new(),
             user: None,
+        }
+    }
+
+    /// Where QEMU finds the daemon.
+    pub(crate) fn netdev(&self) -> Netdev {
+        let socket = self.socket.clone();
+        if self.client {
+            Netdev::VhostUserServer(socket)
+        } else {
+            Netdev::VhostUser(socket)
         }
     }
 }

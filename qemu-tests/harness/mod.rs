@@ -12,24 +12,29 @@
 //!   +-------------+      +-------------------------------------------+
 //! ```
 //!
-//! A [`Vm`] is a QEMU with a guest that carries out commands sent over a virtio console.
+//! In place of a tap the daemon is on an interface or on a stream socket, whatever
+//! [`attachment::ATTACHMENTS`] lists. A [`Vm`] is a QEMU with a guest that carries out commands sent
+//! over a virtio console.
 #![allow(
     dead_code,
     reason = "the tests and the demo each use a part of the harness"
 )]
 
+pub(crate) mod attachment;
 pub(crate) mod capture;
 mod command_line;
 pub(crate) mod console;
 pub(crate) mod counters;
 pub(crate) mod cpus;
 pub(crate) mod daemon;
+mod farewell;
 pub(crate) mod kit;
 pub(crate) mod middleman;
 pub(crate) mod netns;
 pub(crate) mod netperf;
 pub(crate) mod process;
 pub(crate) mod qmp;
+mod relay;
 pub(crate) mod sandbox;
 pub(crate) mod user;
 pub(crate) mod vm;

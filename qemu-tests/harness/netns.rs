@@ -74,9 +74,18 @@ impl<'a> Lab<'a> {
         )
     }
 
+    /// A number for a port that is yet to be made.
+    pub(crate) fn next_port(&self) -> u32 {
+        self.next_port.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// Makes a tap on the bridge and gives its name. It stays when nobody has it open.
     pub(crate) fn add_tap(&self, queues: u16) -> Result<String> {
-        let port = self.next_port.fetch_add(1, Ordering::Relaxed);
+        self.make_tap(self.next_port(), queues)
+    }
+
+    /// Makes the tap with this number, for the first time or again.
+    pub(crate) fn make_tap(&self, port: u32, queues: u16) -> Result<String> {
         let tap = self.tap(port);
         let multi = if queues > 1 { "multi_queue" } else { "" };
         ip(
@@ -98,16 +107,11 @@ impl Lab<'_> {
         format!("tap{}x{port}", self.id)
     }
 
-    /// Makes an interface whose other end is on the bridge, and gives its name.
-    pub(crate) fn add_interface(&self) -> Result<String> {
-        let number = self.next_port.fetch_add(1, Ordering::Relaxed);
-        self.make_interface(number)
-    }
-
-    /// Makes the interface with this number, for the first time or again.
+    /// Makes the interface with this number, whose other end is on the bridge, for the first time
+    /// or again, and gives its name.
     pub(crate) fn make_interface(&self, number: u32) -> Result<String> {
         let Lab { kit, id, mtu, .. } = self;
-        let (interface, port) = (format!("if{id}x{number}"), format!("port{id}x{number}"));
+        let [interface, port] = self.interface(number);
         ip(
             kit,
             &format!("link add {interface} mtu {mtu} type veth peer name {port} mtu {mtu}"),
@@ -119,9 +123,20 @@ impl Lab<'_> {
         Ok(interface)
     }
 
+    /// Name of the interface with this number, and of its other end.
+    pub(crate) fn interface(&self, number: u32) -> [String; 2] {
+        ["if", "port"].map(|end| format!("{end}{}x{number}", self.id))
+    }
+
     /// Takes away the interface with this number.
     pub(crate) fn remove_interface(&self, number: u32) -> Result<()> {
-        ip(self.kit, &format!("link del if{}x{number}", self.id))
+        ip(self.kit, &format!("link del {}", self.interface(number)[0]))
+    }
+
+    /// Takes any interface down, or up.
+    pub(crate) fn set_up(&self, interface: &str, up: bool) -> Result<()> {
+        let state = if up { "up" } else { "down" };
+        ip(self.kit, &format!("link set {interface} {state}"))
     }
 
     /// Takes away the tap that was added as the one with this number.
