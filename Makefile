@@ -5,6 +5,7 @@ CARGO ?= cargo
 ARGS ?=
 SECONDS ?= 60
 CPU ?= 0
+UPLINK ?=
 
 .PHONY: all demo test soak tx-soak check captures fuzz mutants peers rules
 
@@ -33,10 +34,15 @@ captures:
 	./qemu-tests/prerequisites.sh
 	./tests/captures/run.sh
 
-# All kinds of traffic on one guest for SECONDS, with and without loss; `make test` does 20 s of it.
+# All kinds of traffic on one guest for SECONDS, with and without loss. With UPLINK=tap, af_packet, stream
+# or all, one after the other, the uplink goes and comes back meanwhile. `make test` does 20 s of each.
+soak-on- = soak_mixed_traffic
+soak-on-all = soak_outages
+soak-on-tap = soak_outages --exact
 soak:
 	./qemu-tests/prerequisites.sh
-	QEMU_TESTS_REQUIRED=1 QEMU_TESTS_SOAK_SECONDS=$(SECONDS) $(CARGO) test --release --test qemu -- soak
+	QEMU_TESTS_REQUIRED=1 QEMU_TESTS_SOAK_SECONDS=$(SECONDS) $(CARGO) test --release --test qemu -- \
+		$(or $(soak-on-$(UPLINK)),soak_outages_on_$(subst -,_,$(UPLINK)))
 
 # The order of every flow over uplinks that refuse at random, for SECONDS; `make test` does 2 s of it.
 tx-soak:

@@ -75,7 +75,6 @@ pub(crate) struct Scene<'a> {
     pub(crate) middleman: Option<Middleman>,
     pub(crate) daemon: Option<Daemon>,
     /// What the daemon is attached to.
-    #[expect(dead_code, reason = "it has to be there as long as the daemon")]
     pub(crate) port: Option<Port>,
     pub(crate) lab: Lab<'a>,
 }

@@ -9,14 +9,16 @@
 //! ```
 //!
 //! In the first phase nothing is lost, so the guest must not see a single segment out of order.
+//!
+//! What the daemon is attached to stays as it is here; `outages` is about that.
 
 mod flows;
 mod mangler;
+mod outages;
 mod reading;
+mod together;
 
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -24,16 +26,21 @@ use vhost_user_gro::uplink::BUF_LEN;
 
 use crate::Case;
 use crate::harness::netns::ip;
-use crate::harness::wait::now;
-use crate::harness::{Cpus, Daemon, Lab, Sender, Wire};
+use crate::harness::{Cpus, Daemon, Lab, Sender, Vm, Wire};
 use crate::scene::{Plot, Scene, Stage};
-use flows::{Portion, Progress};
+use flows::Portion;
 use mangler::{Faults, Mangler};
 use reading::Reading;
+use together::{Flow, say};
 
-pub(crate) const CASES: &[Case] = &[Case::new("soak_mixed_traffic", soak).daemon_only()];
+pub(crate) const CASES: &[Case] = &[
+    Case::new("soak_mixed_traffic", soak).daemon_only(),
+    Case::new("soak_outages", outages::soak)
+        .daemon_only()
+        .on_every_uplink(),
+];
 
-/// Length without [`SECONDS`], for both phases together.
+/// Length of a soak without [`SECONDS`].
 const SHORT: Duration = Duration::from_secs(20);
 /// The variable that says how long it takes.
 const SECONDS: &str = "QEMU_TESTS_SOAK_SECONDS";
@@ -56,16 +63,20 @@ const GUEST_PAGES: u32 = 32_768;
 const GROWTH_KIB: u64 = 1024 * (BUF_LEN as u64).div_ceil(1024) + 1024;
 
 fn soak(stage: &Stage<'_>) -> Result<()> {
-    let length = match std::env::var(SECONDS) {
-        Ok(text) => Duration::from_secs(text.parse().with_context(|| SECONDS.to_owned())?),
-        Err(_) => SHORT,
-    };
+    let length = length()?;
     // The processor that this thread is bound to is none of the next test's business.
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| run(stage, length));
         thread
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn length() -> Result<Duration> {
+    Ok(match std::env::var(SECONDS) {
+        Ok(text) => Duration::from_secs(text.parse().with_context(|| SECONDS.to_owned())?),
+        Err(_) => SHORT,
     })
 }
 
@@ -117,16 +128,19 @@ fn phases(cast: &Cast<'_>, length: Duration) -> Result<()> {
         levels[2] <= levels[0] + GROWTH_KIB,
         "the daemon's memory grew: {levels:?} KiB"
     );
-    let said = cast
-        .scene
-        .vm
-        .run("dmesg | grep -iE 'bad gso|bug:|warning:|call trace|oops' || true")?;
-    ensure!(said.is_empty(), "the guest's kernel complained: {said}");
+    complaints(&cast.scene.vm)?;
     let [before, between, after] = levels;
     say(&format!(
         "  {:?}\n  daemon's memory: {before} KiB before, {between} between, {after} after\n",
         cast.faults
     ));
+    Ok(())
+}
+
+/// Fails with what the guest's kernel complained of, if it did.
+fn complaints(vm: &Vm) -> Result<()> {
+    let said = vm.run("dmesg | grep -iE 'bad gso|bug:|warning:|call trace|oops' || true")?;
+    ensure!(said.is_empty(), "the guest's kernel complained: {said}");
     Ok(())
 }
 
@@ -181,43 +195,18 @@ impl<'a> Cast<'a> {
     }
 
     fn reading(&self) -> Result<Reading> {
-        Reading::take(&self.scene.vm, self.daemon()?, &self.scene.lab.tap(0))
+        let Scene { vm, port, lab, .. } = &self.scene;
+        let port = port.as_ref().context("no port")?;
+        Reading::take(vm, self.daemon()?, port, lab)
     }
 
     /// Everything at once for `length`.
     fn phase(&self, name: &str, length: Duration) -> Result<Reading> {
-        let flows = self.flows();
-        let (stop, begin) = (AtomicBool::new(false), now());
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = flows
-                .iter()
-                .map(|flow| scope.spawn(|| (flow.act)(&stop, &flow.done)))
-                .collect();
-            while begin.elapsed() < length && !threads.iter().any(ScopedJoinHandle::is_finished) {
-                std::thread::sleep(Duration::from_millis(100));
-            }
-            stop.store(true, Relaxed);
-            threads
-                .into_iter()
-                .zip(&flows)
-                .try_for_each(|(thread, flow)| {
-                    thread
-                        .join()
-                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                        .with_context(|| format!("{name}: {}", flow.name))
-                })
+        together::run(name, &self.flows(), |watch| {
+            watch.pass(length);
+            Ok(())
         })?;
         let end = self.reading()?;
-        say(&format!("\nsoak {name}, {:.0?}\n", begin.elapsed()));
-        for flow in &flows {
-            let (rounds, bytes) = flow.done.read();
-            say(&format!(
-                "  {:<32} {rounds:>8} rounds {:>8} KB\n",
-                flow.name,
-                bytes / 1000
-            ));
-            ensure!(rounds > 0, "{name}: nothing came of {}", flow.name);
-        }
         say(&format!("{end}"));
         Ok(end)
     }
@@ -254,49 +243,4 @@ impl<'a> Cast<'a> {
     fn daemon(&self) -> Result<&Daemon> {
         self.scene.daemon.as_ref().context("no daemon")
     }
-}
-
-type Act<'a> = Box<dyn Fn(&AtomicBool, &Progress) -> Result<()> + Send + Sync + 'a>;
-
-/// One kind of traffic, from one place.
-struct Flow<'a> {
-    name: &'static str,
-    act: Act<'a>,
-    done: Progress,
-}
-
-impl<'a> Flow<'a> {
-    fn new(
-        name: &'static str,
-        act: impl Fn(&AtomicBool, &Progress) -> Result<()> + Send + Sync + 'a,
-    ) -> Self {
-        Flow {
-            name,
-            act: Box::new(act),
-            done: Progress::default(),
-        }
-    }
-
-    fn into(name: &'static str, sender: &'a Sender, to: &'a str, portion: Portion) -> Self {
-        Flow::new(name, move |stop, done| {
-            sender.inside(|| flows::into_guest(to, portion, stop, done))
-        })
-    }
-
-    fn out_of(name: &'static str, sender: &'a Sender, from: &'a str, hash: &'a str) -> Self {
-        Flow::new(name, move |stop, done| {
-            sender.inside(|| flows::out_of_guest(from, hash, stop, done))
-        })
-    }
-
-    fn dialogue(name: &'static str, sender: &'a Sender, with: &'a str) -> Self {
-        Flow::new(name, move |stop, done| {
-            sender.inside(|| flows::request_response(with, stop, done))
-        })
-    }
-}
-
-fn say(text: &str) {
-    // Nobody reads it any more if that fails.
-    let _ = std::io::stderr().write_all(text.as_bytes());
 }

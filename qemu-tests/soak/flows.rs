@@ -2,7 +2,7 @@
 //! until it is told to stop, and compares all that it moves.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -52,6 +52,7 @@ const SINK: u16 = 9100;
 const SOURCE: u16 = 9110;
 const ECHO: u16 = 9120;
 const TRAIN: u16 = 9130;
+const PROBE: u16 = 9150;
 /// Of VXLAN, whose datagrams are never merged.
 const TUNNEL: u16 = 4789;
 
@@ -60,6 +61,8 @@ const TUNNEL: u16 = 4789;
 pub(crate) struct Progress {
     pub(crate) rounds: AtomicU64,
     pub(crate) bytes: AtomicU64,
+    /// Messages without an answer in time, where that is no failure.
+    pub(crate) unanswered: AtomicU64,
 }
 
 impl Progress {
@@ -215,6 +218,58 @@ pub(crate) fn trains(
             .check(sender, &trains)
             .with_context(|| format!("datagrams over {family:?} to port {port}"))?;
         done.add(bytes);
+    }
+    Ok(())
+}
+
+/// Starts what answers [`probes`].
+pub(crate) fn serve_probes(vm: &Vm) -> Result<()> {
+    vm.run(&format!(
+        "(socat -t 0.1 UDP6-RECVFROM:{PROBE},ipv6only=0,fork PIPE >/tmp/probes.log 2>&1 &); n=0; \
+         until grep -q ':{PROBE:04X} ' /proc/net/udp6; do n=$((n+1)); [ $n -lt 500 ] || exit 1; usleep 20000; done"
+    ))
+    .map(drop)
+}
+
+/// Datagrams that the guest sends back; those without an answer in time are counted.
+pub(crate) fn probes(
+    sender: &Sender,
+    family: Family,
+    address: &str,
+    stop: &AtomicBool,
+    done: &Progress,
+) -> Result<()> {
+    let to = at(address, PROBE)?;
+    let socket = UdpSocket::bind(family.address(&sender.ip4, &sender.ip6, 0)?)?;
+    socket.connect(to)?;
+    socket.set_read_timeout(Some(Duration::from_millis(300)))?;
+    let payload = random_bytes(1400);
+    let mut answer = [0; 2048];
+    for number in 0_u64.. {
+        if stop.load(Relaxed) {
+            break;
+        }
+        let size = 8 + usize::try_from(number * 97 % 1392)?;
+        let mut probe = payload[..size].to_vec();
+        probe[..8].copy_from_slice(&number.to_be_bytes());
+        // The host may know no way at the moment, and says so late.
+        let sent = socket.send(&probe);
+        let answered = loop {
+            match socket.recv(&mut answer) {
+                Ok(len) if answer[..len] == probe => break true,
+                // That of an earlier one, for which nobody waited any longer.
+                Ok(len) => ensure!(
+                    len >= 8 && answer[..8] < probe[..8],
+                    "an answer of {len} bytes from {address} differs"
+                ),
+                Err(_) => break false,
+            }
+        };
+        if sent.is_ok() && answered {
+            done.add(size);
+        } else {
+            done.unanswered.fetch_add(1, Relaxed);
+        }
     }
     Ok(())
 }

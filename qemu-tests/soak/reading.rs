@@ -1,4 +1,4 @@
-//! What guest, daemon and tap have counted, read while nothing moves, and whether it fits together.
+//! What guest, daemon and host have counted, read while nothing moves, and whether it fits together.
 
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::harness::attachment::{Passed, Port};
 use crate::harness::counters::GuestCounters;
 use crate::harness::wait::wait_for;
-use crate::harness::{Daemon, Vm};
+use crate::harness::{Daemon, Lab, Vm};
 
 /// Counters of the guest's kernel that stay where they are, whatever is lost on the way.
 const NEVER: [&str; 9] = [
@@ -44,13 +45,17 @@ const TELLING: [&str; 4] = [
 /// Segments of the longest packet: 64 KiB of full ones.
 const MOST_SEGMENTS: u64 = 64;
 
+/// Frames that the guest has not counted yet: it does when it takes their buffers back, and is in no
+/// hurry to do that. There are no more than entries in its ring.
+const LATE: i64 = 256;
+
 /// One moment.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Reading {
     guest: GuestCounters,
     daemon: Value,
-    /// Frames that the tap handed out, and that it had no room for.
-    tap: [u64; 2],
+    /// What the daemon is attached to.
+    pub(super) passed: Passed,
     /// Frames that the host's kernel lost between two devices, on all of the machine.
     backlog_drops: u64,
     /// The daemon's.
@@ -61,20 +66,19 @@ pub(super) struct Reading {
 
 impl Reading {
     /// Waits until nothing moves, and reads everything.
-    pub(super) fn take(vm: &Vm, daemon: &Daemon, tap: &str) -> Result<Self> {
+    pub(super) fn take(vm: &Vm, daemon: &Daemon, port: &Port, lab: &Lab<'_>) -> Result<Self> {
         wait_for("a moment of quiet", Duration::from_secs(60), || {
             let before = daemon.counters()?;
             let guest = counters(vm)?;
-            let counted = tap_counters(tap)?;
+            let passed = port.passed(lab)?;
             let after = daemon.counters()?;
-            let is_quiet = before["queue_pairs"][0]["rx"] == after["queue_pairs"][0]["rx"];
-            if !is_quiet {
+            if before != after {
                 return Ok(None);
             }
             Ok(Some(Reading {
                 guest,
                 daemon: after["queue_pairs"][0].clone(),
-                tap: counted,
+                passed,
                 backlog_drops: backlog_drops()?,
                 resident_kib: daemon.process.resident_kib()?,
                 descriptors: daemon.process.descriptors()?,
@@ -104,8 +108,38 @@ impl Reading {
         Ok(())
     }
 
-    /// Whether nothing has gone wrong since `before` and every frame is accounted for.
+    /// Whether nothing has gone wrong since `before` and every frame is accounted for, with a port
+    /// that stayed all the time.
     pub(super) fn compare(&self, before: &Reading) -> Result<()> {
+        let full = self.passed.dropped - before.passed.dropped;
+        ensure!(full == 0, "the host had no room for {full} frames");
+        let refused = self.passed.refused - before.passed.refused;
+        ensure!(refused == 0, "the host refused {refused} frames");
+        let unseen = self.compare_with_outages(before)?;
+        ensure!(
+            unseen == 0,
+            "{unseen} of the frames that the host handed out were never read: {:?}, {}",
+            self.passed,
+            self.daemon
+        );
+        let unsent = self.unsent(before)?;
+        ensure!(
+            unsent.abs() <= LATE,
+            "the daemon knows nothing of {unsent} frames of the guest: {}",
+            self.daemon["tx"]
+        );
+        let rx = &self.daemon["rx"];
+        let (cut, packets) = (number(&rx["resegmented"])?, number(&rx["packets"])?);
+        ensure!(
+            cut * 1000 <= packets,
+            "{cut} of {packets} packets were cut apart"
+        );
+        Ok(())
+    }
+
+    /// The same with a port that was away at times. Gives the number of frames that the host handed
+    /// out while nobody was attached.
+    pub(super) fn compare_with_outages(&self, before: &Reading) -> Result<u64> {
         for name in NEVER {
             ensure!(
                 self.guest.snmp.contains_key(name),
@@ -114,38 +148,11 @@ impl Reading {
             let count = self.since(before, name);
             ensure!(count == 0, "the guest counted {count} {name}");
         }
-        let full = self.tap[1] - before.tap[1];
-        ensure!(full == 0, "the tap had no room for {full} frames");
-
-        let rx = &self.daemon["rx"];
-        let gro = &rx["gro"];
-        let (frames, read) = (self.tap[0], number(&gro["frames"])?);
-        let truncated = number(&self.daemon["uplink"]["rx_truncated"])?;
-        ensure!(
-            frames == read + truncated,
-            "of {frames} frames from the tap {read} were read and {truncated} truncated"
-        );
-        // Each is within a packet of another, is one itself, or was dropped; nothing is held. Packets
-        // that were cut because a guest without processor time added no buffers count as pieces.
-        let (merged, packets) = (number(&gro["merged"])?, number(&rx["packets"])?);
-        let dropped = sum(&rx["dropped"])? + sum(&gro["dropped"])?;
-        let cut = number(&rx["resegmented"])?;
-        let pieces = (merged + packets + dropped).checked_sub(read);
-        ensure!(
-            pieces.is_some_and(|more| (cut..=cut * MOST_SEGMENTS).contains(&more)),
-            "{read} frames were read, {merged} merged, {packets} delivered, {dropped} dropped, {cut} cut"
-        );
-        ensure!(
-            cut * 1000 <= packets,
-            "{cut} of {packets} packets were cut apart"
-        );
-        let seen = self.guest.rx_packets;
-        ensure!(
-            packets == seen,
-            "the guest saw {seen} packets of the {packets} that it was given"
-        );
+        self.check_received()?;
+        self.check_sent(before)?;
         for none in ["pool_in_use", "bad_chains", "spoilt_chains"] {
-            ensure!(number(&rx[none])? == 0, "{none}: {}", rx[none]);
+            let count = &self.daemon["rx"][none];
+            ensure!(number(count)? == 0, "{none}: {count}");
         }
         ensure!(
             number(&self.daemon["internal_errors"])? == 0,
@@ -160,9 +167,79 @@ impl Reading {
             before.descriptors,
             before.threads
         );
-        let refused = sum(&self.daemon["tx"]["dropped"]["bad_frame"])?;
-        ensure!(refused == 0, "{refused} frames of the guest were refused");
+        let handed_out = self.passed.to_daemon - before.passed.to_daemon;
+        let seen = self.seen()? - before.seen()?;
+        handed_out
+            .checked_sub(seen)
+            .with_context(|| format!("{seen} of {handed_out} frames were read"))
+    }
+
+    /// Frames that the daemon knows of, whatever became of them.
+    fn seen(&self) -> Result<u64> {
+        let (rx, uplink) = (&self.daemon["rx"], &self.daemon["uplink"]);
+        let lost = ["rx_truncated", "rx_discarded", "rx_ring_full"].map(|name| &uplink[name]);
+        let all = lost
+            .into_iter()
+            .chain([&rx["gro"]["frames"], &rx["dropped"]["above_mtu"]]);
+        all.map(number).sum()
+    }
+
+    /// Each frame is within a packet of another, is one itself, or was dropped; nothing is held.
+    /// Packets that were cut because a guest without processor time added no buffers count as
+    /// pieces. All packets came to the guest.
+    fn check_received(&self) -> Result<()> {
+        let rx = &self.daemon["rx"];
+        let gro = &rx["gro"];
+        let (read, merged) = (number(&gro["frames"])?, number(&gro["merged"])?);
+        let (packets, cut) = (number(&rx["packets"])?, number(&rx["resegmented"])?);
+        let drops = &rx["dropped"];
+        let dropped = number(&drops["at_stop"])? + number(&drops["too_big"])?;
+        let dropped = dropped + sum(&gro["dropped"])?;
+        let pieces = (merged + packets + dropped).checked_sub(read);
+        ensure!(
+            pieces.is_some_and(|more| (cut..=cut * MOST_SEGMENTS).contains(&more)),
+            "{read} frames were read, {merged} merged, {packets} delivered, {dropped} dropped, {cut} cut"
+        );
+        let seen = self.guest.rx_packets;
+        ensure!(
+            packets == seen,
+            "the guest saw {seen} packets of the {packets} that it was given"
+        );
         Ok(())
+    }
+
+    /// What left the daemon came to the host, which may have refused it.
+    fn check_sent(&self, before: &Reading) -> Result<()> {
+        let bad = sum(&self.daemon["tx"]["dropped"]["bad_frame"])?;
+        ensure!(bad == 0, "{bad} frames of the guest were refused");
+        let on_the_way = |reading: &Reading| -> Result<u64> {
+            let lost = number(&reading.daemon["uplink"]["tx_lost"])?;
+            Ok(number(&reading.daemon["tx"]["frames"])? - lost)
+        };
+        let left = on_the_way(self)? - on_the_way(before)?;
+        let came = self.passed.from_daemon - before.passed.from_daemon;
+        let refused = self.passed.refused - before.passed.refused;
+        ensure!(
+            (came..=came + refused).contains(&left),
+            "{left} frames left the daemon, {came} came to the host, which refused {refused}"
+        );
+        Ok(())
+    }
+
+    /// Frames that the guest sent since `before`, of which the daemon has sent none on and dropped
+    /// none: QEMU throws frames away itself while the link is down.
+    pub(super) fn unsent(&self, before: &Reading) -> Result<i64> {
+        let known = |reading: &Reading| -> Result<u64> {
+            let tx = &reading.daemon["tx"];
+            let drops = &tx["dropped"];
+            let reasons = ["refused_by_host", "link_down", "ring_disabled"];
+            let dropped = reasons.map(|reason| number(&drops[reason]));
+            Ok(number(&tx["frames"])? + dropped.into_iter().sum::<Result<u64>>()?)
+        };
+        let unsent = |reading: &Reading| -> Result<i64> {
+            Ok(i64::try_from(reading.guest.tx_packets)? - i64::try_from(known(reading)?)?)
+        };
+        Ok(unsent(self)? - unsent(before)?)
     }
 }
 
@@ -174,8 +251,8 @@ impl Display for Reading {
             |of: &Value, by: &Value| of.as_f64().unwrap_or(0.0) / by.as_f64().unwrap_or(1.0);
         writeln!(
             f,
-            "  from the tap {} frames; to the guest {} packets, {:.1} frames each; super-frames {}, {:.1} frames each",
-            self.tap[0],
+            "  from the host {} frames; to the guest {} packets, {:.1} frames each; super-frames {}, {:.1} frames each",
+            self.passed.to_daemon,
             rx["packets"],
             share(&rx["frames"], &rx["packets"]),
             gro["super_frames"],
@@ -189,8 +266,8 @@ impl Display for Reading {
         )?;
         writeln!(
             f,
-            "  from the guest {} frames, dropped {}",
-            tx["frames"], tx["dropped"]
+            "  from the guest {} frames, dropped {}; uplink {}",
+            tx["frames"], tx["dropped"], self.daemon["uplink"]
         )?;
         let names = NEVER.iter().chain(&THROWN_AWAY).chain(&TELLING);
         let counts = names.map(|name| format!("{name} {}", self.guest.snmp(name)));
@@ -210,24 +287,6 @@ fn counters(vm: &Vm) -> Result<GuestCounters> {
         }
     }
     Ok(counters)
-}
-
-fn tap_counters(tap: &str) -> Result<[u64; 2]> {
-    let text = std::fs::read_to_string("/proc/thread-self/net/dev")?;
-    let line = text.lines().find_map(|line| {
-        let (name, counters) = line.split_once(':')?;
-        (name.trim() == tap).then_some(counters)
-    });
-    let line = line.with_context(|| format!("no {tap}"))?;
-    let columns: Vec<u64> = line
-        .split_whitespace()
-        .map(str::parse)
-        .collect::<Result<_, _>>()?;
-    // Eight columns for what came in, then bytes, packets, errors and drops of what went out.
-    let [_, packets, _, dropped] = columns[8..12] else {
-        anyhow::bail!("{line}");
-    };
-    Ok([packets, dropped])
 }
 
 /// Source: `net/core/net-procfs.c`, `softnet_seq_show`: the second column, a line for each CPU.
