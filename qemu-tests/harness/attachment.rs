@@ -178,6 +178,15 @@ impl Port {
         lab.set_up(&interface, up)
     }
 
+    /// Whether it hands out frames only to somebody who takes them.
+    pub(crate) fn waits_for_taker(&self) -> bool {
+        match self.side {
+            Side::Tap(_) | Side::Relay(_) => true,
+            // Its kernel does not know whether anybody is attached.
+            Side::Interface => false,
+        }
+    }
+
     /// What has gone through so far, whatever was in its place.
     pub(crate) fn passed(&self, lab: &Lab<'_>) -> Result<Passed> {
         let now = match &self.side {

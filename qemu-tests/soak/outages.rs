@@ -61,7 +61,7 @@ pub(super) fn soak(stage: &Stage<'_>) -> Result<()> {
         let name = format!("with outages, {turn}");
         together::run(&name, &cast.flows(), |watch| cast.outages(port, watch))?;
         last = cast.moment(port)?;
-        last.check_what_is_missing(&quiet)?;
+        last.check_what_is_missing(&quiet, port)?;
     }
     let levels = [&start, &last].map(|moment| moment.reading.resident_kib);
     ensure!(
@@ -170,9 +170,13 @@ impl Moment {
         Ok(())
     }
 
-    fn check_what_is_missing(&self, before: &Moment) -> Result<()> {
+    fn check_what_is_missing(&self, before: &Moment, port: &Port) -> Result<()> {
         let reading = &self.reading;
         let unseen = reading.compare_with_outages(&before.reading)?;
+        ensure!(
+            unseen == 0 || !port.waits_for_taker(),
+            "{unseen} frames were taken from the port, and then lost"
+        );
         let dropped = reading.passed.dropped - before.reading.passed.dropped;
         say(&format!(
             "{reading}  lost on the way to the daemon: {} without a port, {dropped} at the port, {unseen} with nobody attached; \

@@ -9,6 +9,8 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv,
 
 /// Source: `RTMGRP_LINK`, `include/uapi/linux/rtnetlink.h`.
 const LINK_EVENTS: u32 = 1;
+/// Source: as above.
+const RTM_DELLINK: u16 = 17;
 /// Events read at a time; what is left makes the socket readable again.
 const EVENTS_MAX: usize = 64;
 
@@ -30,17 +32,24 @@ impl LinkEvents {
         Ok(Self { socket })
     }
 
-    /// Forgets what has been said so far.
-    pub(super) fn take(&self) {
-        // Cut messages will do: nobody looks at them.
-        let mut message = [0; 16];
+    /// Takes what has been said so far; says whether an interface may have been deleted.
+    pub(super) fn take(&self) -> bool {
+        let mut has_deletion = false;
+        // Length and type of a message; the rest is cut off.
+        let mut head = [0; 6];
         for _ in 0..EVENTS_MAX {
-            // An overrun is an error that is gone when it was read, and says no less.
-            match recv(&self.socket, &mut message, RecvFlags::DONTWAIT) {
-                Ok(_) | Err(Errno::NOBUFS | Errno::INTR) => {}
+            match recv(&self.socket, &mut head, RecvFlags::DONTWAIT) {
+                Ok(_) => {
+                    let [.., low, high] = head;
+                    has_deletion |= u16::from_ne_bytes([low, high]) == RTM_DELLINK;
+                }
+                // An overrun is an error that is gone when it was read: any may be missing.
+                Err(Errno::NOBUFS) => has_deletion = true,
+                Err(Errno::INTR) => {}
                 Err(_) => break,
             }
         }
+        has_deletion
     }
 }
 

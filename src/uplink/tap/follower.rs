@@ -77,10 +77,16 @@ impl Follower {
         self.is_there
     }
 
+    /// Takes what the kernel says; says whether it is time to look.
+    ///
+    /// A look waits for the lock that all changes of interfaces take, so it is not for each of them.
+    pub(super) fn hear(&self) -> bool {
+        self.events.take() || !self.is_there
+    }
+
     /// Gives what takes the place of `fd`: if its device is gone, a descriptor on the next one, or
     /// one on nothing.
     pub(super) fn follow(&mut self, fd: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
-        self.events.take();
         let name = &self.device.name;
         let was_there = self.is_there;
         // The descriptor knows, wherever the device was moved or however it is called by now.

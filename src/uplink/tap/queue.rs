@@ -190,7 +190,9 @@ impl UplinkQueue for TapQueue {
     }
 
     fn follow_device(&mut self) {
-        self.follow();
+        if self.follower.as_ref().is_some_and(Follower::hear) {
+            self.follow();
+        }
     }
 
     fn stats(&self) -> UplinkStats {
