@@ -35,6 +35,10 @@ run_tests() {
 # Unit tests build fastest and notice nearly everything; the worker needs the whole daemon.
 try_all() {
     case $file in
+    # A rule of sending has its tests there; others would wait long for what does not come.
+    src/worker/transmit.rs | src/worker/sender.rs | src/worker/finish.rs)
+        run_tests --test worker -- bulk limit finish
+        ;;
     src/worker/*) run_tests --test worker ;;
     src/device/* | src/uplink/*) run_tests --lib ;;
     *)
