@@ -14,7 +14,7 @@
 //! taken out, or that it was merged. So checksums are verified by the engine, those that were left
 //! unfinished are told by what they are (`unfinished`), frames that the host has merged are not
 //! taken (`interface`), and the operator is told to switch off what cannot be seen. Frames to the
-//! host have neither offloads nor segmentation.
+//! host come here cut and finished.
 
 mod error;
 mod interface;

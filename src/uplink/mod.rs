@@ -61,7 +61,7 @@ pub struct Offloads {
 pub struct UplinkCaps {
     /// Queues that can be served at once.
     pub queues: usize,
-    /// Offloads the host takes over on transmit; the rest is done in software or not offered.
+    /// Offloads the host takes over on transmit; the rest is done in front of the uplink.
     pub tx: Offloads,
     /// Whether frames are collected until [`UplinkQueue::flush`].
     pub batches: bool,

@@ -229,7 +229,7 @@ impl UplinkQueue for AfXdpQueue {
         if self.is_too_long(len, frame.head) {
             return Err(SendError::Refused(Errno::MSGSIZE.into()));
         }
-        // Nobody was told that it could be segmented.
+        // Packets are cut before they come here.
         let len = match u32::try_from(len) {
             Ok(len) if frame.vnet.gso_type == GSO_NONE => len,
             _ => return Err(SendError::Refused(Errno::INVAL.into())),
