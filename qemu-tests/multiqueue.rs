@@ -12,7 +12,48 @@ pub(crate) const CASES: &[Case] = &[
         .needs(Need::Queues)
         .on_every_uplink(),
     Case::new("multiqueue_one_of_two_pairs", one_of_two_pairs),
+    Case::new("multiqueue_one_worker", one_worker),
+    Case::new("multiqueue_steered", steered).on_interface_too(),
 ];
+
+/// The daemon's counters of each pair.
+fn counters(scene: &Scene<'_>) -> Result<Vec<serde_json::Value>> {
+    let daemon = scene.daemon.as_ref().context("the daemon runs")?;
+    let counters = daemon.counters()?;
+    let pairs = counters["queue_pairs"].as_array().context("pairs")?;
+    Ok(pairs.clone())
+}
+
+/// Two pairs on one thread, the second of which comes and goes.
+fn one_worker(stage: &Stage<'_>) -> Result<()> {
+    let plot = Plot {
+        queues: 2,
+        vcpus: 2,
+        options: "--workers 1".to_owned(),
+        ..Plot::default()
+    };
+    let scene = change_pairs(stage, &plot)?;
+    for pair in counters(&scene)? {
+        ensure!(pair["worker"] == 0, "the thread of a pair: {pair}");
+        ensure!(pair["rx"]["frames"].as_u64() > Some(0), "unused: {pair}");
+    }
+    Ok(())
+}
+
+/// Two pairs in front of one queue of the host.
+fn steered(stage: &Stage<'_>) -> Result<()> {
+    let plot = Plot {
+        queues: 2,
+        vcpus: 2,
+        options: "--uplink-queues 1".to_owned(),
+        ..Plot::default()
+    };
+    let scene = change_pairs(stage, &plot)?;
+    for pair in counters(&scene)? {
+        ensure!(pair["rx"]["frames"].as_u64() > Some(0), "unused: {pair}");
+    }
+    Ok(())
+}
 
 /// Two pairs are in use, then one, then two again.
 fn two_pairs(stage: &Stage<'_>) -> Result<()> {
@@ -21,13 +62,17 @@ fn two_pairs(stage: &Stage<'_>) -> Result<()> {
         vcpus: 2,
         ..Plot::default()
     };
-    let scene = stage.open_with(&plot)?;
+    change_pairs(stage, &plot).map(drop)
+}
+
+fn change_pairs<'a>(stage: &Stage<'a>, plot: &Plot) -> Result<Scene<'a>> {
+    let scene = stage.open_with(plot)?;
     check_pairs(&scene, 2)?;
     for pairs in [1, 2] {
         scene.vm.run(&format!("ethtool -L eth0 combined {pairs}"))?;
         check_pairs(&scene, pairs).context("after a change while in use")?;
     }
-    Ok(())
+    Ok(scene)
 }
 
 /// A guest with one processor never enables the second pair.

@@ -1,10 +1,14 @@
 //! What the values of options may be: parsers that the options of several modules share.
 
+mod cpus;
+
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+
+pub use cpus::{CpuList, CpuListError};
 
 /// A number within `range`; `unit` is for the text of the error.
 pub fn number<T>(

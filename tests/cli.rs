@@ -116,6 +116,11 @@ fn a_value_out_of_range_names_file_key_and_range() {
         ("cpus = \"7-4\"", "CPU numbers and ranges"),
         ("sched = \"fifo\"", "fifo:PRIORITY or rr:PRIORITY"),
         ("workers = 33", "workers = 33: expected 1 to 32"),
+        ("uplink_queues = 0", "uplink_queues = 0: expected 1 to 32"),
+        ("steer_by = \"ports\"", "expected flow, addresses"),
+        ("steer_ring = 63", "64 to 16384 frames"),
+        ("steer_batch = 65", "1 to 64 frames"),
+        ("steer_cpu = \"a\"", "CPU numbers and ranges"),
         ("stream = \"passt\"", "a path with a slash or HOST:PORT"),
         ("stream = \"host:0\"", "a path with a slash or HOST:PORT"),
     ] {
@@ -190,6 +195,18 @@ fn what_does_not_fit_names_the_file_if_it_came_from_there() {
         (
             "tap = \"t\"\nworkers = 2",
             "workers is 2: expected at most queue_pairs, which is 1",
+        ),
+        (
+            "tap = \"t\"\nqueue_pairs = 2\nuplink_queues = 3",
+            "uplink_queues is 3: expected at most queue_pairs, which is 2",
+        ),
+        (
+            "tap_fd = [7, 8]\nqueue_pairs = 4\nuplink_queues = 1",
+            "uplink_queues is 1: expected tap_fd as often, but it was given 2 times",
+        ),
+        (
+            "tap = \"t\"\nqueue_pairs = 2\nsteer_ring = 64",
+            "steer_ring was given: expected uplink_queues beside it, below queue_pairs",
         ),
     ] {
         let paths = if expected.contains("socket_path") {
@@ -304,7 +321,7 @@ fn what_an_uplink_or_a_trace_cannot_have_is_named() {
     for (args, expected) in [
         (
             &["--stream=/s", "--queue-pairs=2"][..],
-            "serves one queue pair",
+            "expected uplink_queues = 1",
         ),
         (
             &["--stream=listen:/nowhere/s"][..],

@@ -177,12 +177,16 @@ fn check_value(key: &str, value: &str, uplink: &str) {
         "fd" => "--fd=9",
         _ => "--socket-path=/s",
     };
-    let beside = match key {
-        "reconnect_ms" => "--client",
-        _ => "--log-level=info",
+    let beside: &[&str] = match key {
+        "reconnect_ms" => &["--client"],
+        "steer_by" | "steer_ring" | "steer_batch" | "steer_cpu" => {
+            &["--uplink-queues=1", "--queue-pairs=2"]
+        }
+        _ => &[],
     };
     let mut args: Vec<OsString> = vec!["test".into(), "--config".into(), file.path().into()];
-    args.extend([socket, beside].map(OsString::from));
+    args.push(socket.into());
+    args.extend(beside.iter().map(OsString::from));
     let loaded = Config::load(args);
     if let Err(error) = loaded {
         panic!("{key} = {value}: {error}");

@@ -5,13 +5,11 @@ use std::fs;
 use std::path::Path;
 
 /// Faults of what is not built or not tested yet.
-const OPEN: [(u32, &str); 8] = [
-    (43, "checksums of the guest for an uplink that takes none"),
+const OPEN: [(u32, &str); 6] = [
     (52, "queue numbers out of range, by name"),
     (53, "a memory table that changes under traffic, by name"),
     (56, "no dirty log yet"),
     (57, "hostile messages, by name"),
-    (64, "no AF_XDP yet"),
     (65, "guests that forward"),
     (67, "rate limits"),
 ];

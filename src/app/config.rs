@@ -9,7 +9,6 @@ use std::time::Duration;
 use clap::{CommandFactory, FromArgMatches};
 use log::LevelFilter;
 
-use super::cpus::CpuList;
 use super::file::{self, Key};
 use super::options::{Options, QueueNum};
 use super::policies::PolicyList;
@@ -17,6 +16,7 @@ use crate::gro::GroConfig;
 use crate::napi::NapiConfig;
 use crate::tx::TxConfig;
 use crate::uplink::kinds::{Kind, Misuse, UplinkOptions};
+use crate::values::CpuList;
 
 /// Everything that the daemon is told at start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,6 +134,12 @@ pub enum ConfigError {
     /// Another number of descriptors than of queue pairs.
     #[error("queue_pairs is {pairs}: expected tap_fd as often, but it was given {fds} times")]
     TapFdCount { pairs: usize, fds: usize },
+    /// Another number of descriptors than of queues.
+    #[error("uplink_queues is {queues}: expected tap_fd as often, but it was given {fds} times")]
+    TapFdQueues { queues: usize, fds: usize },
+    /// Queues that nobody would read.
+    #[error("uplink_queues is {queues}: expected at most queue_pairs, which is {pairs}")]
+    UplinkQueues { queues: usize, pairs: usize },
     /// A descriptor is to serve two purposes.
     #[error("descriptor {0} was given twice: expected another one for each use")]
     FdTwice(RawFd),
@@ -155,6 +161,8 @@ impl ConfigError {
             Self::Missing(..) | Self::NoUplink(_) => return true,
             Self::Unfitting { option, .. } => &[option],
             Self::TapFdCount { .. } => &["queue_pairs", "tap_fd"],
+            Self::TapFdQueues { .. } => &["uplink_queues", "tap_fd"],
+            Self::UplinkQueues { .. } => &["uplink_queues", "queue_pairs"],
             Self::FdTwice(_) => &["fd", "tap_fd"],
             Self::WorkerCount { .. } => &["workers", "queue_pairs"],
             Self::RoundBudget { .. } => &["round_budget", "budget"],
@@ -198,6 +206,7 @@ impl Config {
         let uplink = uplink(&options)?;
         check_descriptors(&options, uplink)?;
         let queue_pairs = queue_pairs(&options, uplink)?;
+        options.uplink.steer.check(queue_pairs).map_err(misuse)?;
         Ok(Self {
             endpoint,
             queue_num: options.queue_num,
@@ -244,15 +253,26 @@ fn endpoint(options: &Options) -> Result<Endpoint, ConfigError> {
     })
 }
 
+fn misuse(Misuse { option, expected }: Misuse) -> ConfigError {
+    ConfigError::Unfitting { option, expected }
+}
+
 /// Checks that one host device was asked for.
 fn uplink(options: &Options) -> Result<&dyn Kind, ConfigError> {
-    let misuse = |Misuse { option, expected }| ConfigError::Unfitting { option, expected };
     let chosen = options.uplink.chosen().map_err(misuse)?;
     chosen.ok_or_else(|| ConfigError::NoUplink(UplinkOptions::words().collect()))
 }
 
 fn queue_pairs(options: &Options, uplink: &dyn Kind) -> Result<usize, ConfigError> {
     let fds = uplink.descriptors().len();
+    if let Some(queues) = options.uplink.steer.uplink_queues {
+        let pairs = options.queue_pairs.unwrap_or(queues);
+        return match queues {
+            _ if queues > pairs => Err(ConfigError::UplinkQueues { queues, pairs }),
+            _ if fds > 0 && fds != queues => Err(ConfigError::TapFdQueues { queues, fds }),
+            _ => Ok(pairs),
+        };
+    }
     match options.queue_pairs {
         Some(pairs) if fds > 0 && fds != pairs => Err(ConfigError::TapFdCount { pairs, fds }),
         Some(pairs) => Ok(pairs),

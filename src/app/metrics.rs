@@ -44,6 +44,7 @@ fn pair(worker: usize, stats: &PairStats) -> Value {
             "rx_ring_full": stats.uplink.rx_ring_full,
             "rx_too_long": stats.uplink.rx_too_long,
             "rx_unfinished": stats.uplink.rx_unfinished,
+            "rx_steer_full": stats.uplink.rx_steer_full,
         },
         "trace": { "packets": stats.trace.packets, "lost": stats.trace.lost },
         "squeezed": stats.squeezed,

@@ -6,7 +6,6 @@
 //! line or the configuration is wrong.
 
 mod config;
-mod cpus;
 mod ending;
 mod file;
 pub mod logging;
@@ -30,7 +29,6 @@ use std::process::ExitCode;
 use clap::Parser;
 
 pub use config::{Config, ConfigError, Endpoint};
-pub use cpus::CpuList;
 pub use options::{Options, QueueNum, Task};
 pub use policies::PolicyList;
 pub use replay::{GuestType, ReplayOptions};
@@ -38,6 +36,7 @@ pub use run::{RunError, run};
 pub use signals::{Signal, Signals};
 pub use tunables::Tunables;
 
+pub use crate::values::CpuList;
 use replay::ReplayError;
 
 /// Status for a wrong command line or configuration.

@@ -7,12 +7,12 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
 use log::LevelFilter;
 
-use super::cpus::CpuList;
 use super::policies::PolicyList;
 use super::replay::ReplayOptions;
 use super::sending::Sending;
 use super::tunables::Tunables;
 use crate::uplink::UplinkOptions;
+use crate::values::CpuList;
 pub(super) use crate::values::{number, switch};
 
 /// vhost-user backend for virtio-net that coalesces inbound traffic with GRO.

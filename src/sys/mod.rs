@@ -16,6 +16,7 @@ mod packet_ring;
 mod placement;
 mod ring_area;
 mod umem;
+mod watched;
 mod xdp_ring;
 mod xdp_socket;
 
@@ -30,4 +31,5 @@ pub use packet_ring::{PacketRing, SLOT_STATUS_LEN, SLOTS_PER_BLOCK, SlotState};
 pub use placement::{Placement, PlacementError, Policy};
 pub use ring_area::{DESCRIPTOR_LEN, Descriptor, RingArea};
 pub use umem::{Census, KERNEL_HEADROOM, UMEM_HEADROOM, Umem};
+pub use watched::WatchedFd;
 pub use xdp_socket::{Invalid, XdpShape, XdpSocket, xdp_socket};

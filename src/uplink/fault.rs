@@ -162,6 +162,10 @@ impl UplinkQueue for FaultQueue {
         self.inner.look_after(failed)
     }
 
+    fn backlog(&self) -> usize {
+        self.inner.backlog()
+    }
+
     fn carrier(&self) -> Option<bool> {
         self.inner.carrier()
     }

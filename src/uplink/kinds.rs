@@ -11,6 +11,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use super::Uplink;
 use super::fault::FaultOptions;
+use super::steer::SteerOptions;
 
 /// The list. To add a kind, add a line: the name of its field, and its options.
 macro_rules! kinds {
@@ -26,6 +27,9 @@ macro_rules! kinds {
             /// Faults of whatever it is.
             #[command(flatten)]
             pub fault: FaultOptions,
+            /// How the queues of whatever it is become more.
+            #[command(flatten)]
+            pub steer: SteerOptions,
         }
 
         impl UplinkOptions {
@@ -120,7 +124,11 @@ impl UplinkOptions {
     /// See [`Kind::open`].
     pub fn open(&self, pairs: usize) -> Option<Result<Box<dyn Uplink>, OpenError>> {
         let kind = self.chosen().ok().flatten()?;
-        Some(kind.open(pairs).map(|uplink| self.fault.around(uplink)))
+        let open = || {
+            let device = kind.open(self.steer.queues(pairs))?;
+            Ok(self.steer.around(self.fault.around(device), pairs)?)
+        };
+        Some(open())
     }
 
     /// The options that ask for an uplink, each as it stands in the file.

@@ -24,6 +24,7 @@ pub mod loopback;
 pub mod null;
 pub mod pair;
 mod pool;
+pub mod steer;
 pub mod stream;
 pub mod tap;
 mod vnet_fd;
@@ -54,6 +55,20 @@ pub struct Offloads {
     pub ecn: bool,
     /// UDP segmentation; both families or none.
     pub uso: bool,
+}
+
+impl Offloads {
+    /// Those of both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            csum: self.csum & other.csum,
+            tso4: self.tso4 & other.tso4,
+            tso6: self.tso6 & other.tso6,
+            ecn: self.ecn & other.ecn,
+            uso: self.uso & other.uso,
+        }
+    }
 }
 
 /// What an uplink can do for frames from the guest.
@@ -169,6 +184,8 @@ pub struct UplinkStats {
     pub rx_too_long: u64,
     /// Received frames whose checksum was left unfinished, where the host does not say so.
     pub rx_unfinished: u64,
+    /// Frames that were dropped because too many had been steered to the same worker and waited.
+    pub rx_steer_full: u64,
 }
 
 /// The queues of one kind of uplink, as [`Uplink::take_queues`] gives them out.
@@ -268,6 +285,12 @@ pub trait UplinkQueue: Send {
     /// The host refuses; the queue is what it was.
     fn set_active(&mut self, _is_active: bool) -> io::Result<()> {
         Ok(())
+    }
+
+    /// Frames that were taken from the host for this queue and wait to be received. They are lost,
+    /// and counted, when the queue becomes inactive, so its owner receives them before.
+    fn backlog(&self) -> usize {
+        0
     }
 
     /// A second descriptor, readable when the device may have changed; `None` for a device that

@@ -11,6 +11,7 @@
 
 pub mod checksum;
 pub mod ethernet;
+pub mod flow_hash;
 pub mod gso_layout;
 pub mod ipv4;
 pub mod ipv6;
@@ -21,6 +22,7 @@ pub mod tcp;
 pub mod udp;
 pub mod vnet_hdr;
 
+pub use flow_hash::{FlowHash, HashScope};
 pub use gso_layout::{GsoFault, GsoLayout};
 pub use layout::{Layout, Network, Transport};
 pub use vnet_hdr::{RxMeta, VnetHdr};

@@ -239,7 +239,7 @@ impl QueuePair {
 
     /// Replaces the set-up. See [`super::PairControl::apply`].
     pub fn apply(&mut self, now: Instant, setup: PairSetup) -> Positions {
-        let served = self.receive.wind_up(now);
+        let served = self.receive.wind_up(now, &mut self.host);
         act(served, self.setup.rx.as_ref());
         let old = core::mem::replace(&mut self.setup, setup);
         if !self.setup.goes_on_receiving_after(&old) {

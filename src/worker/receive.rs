@@ -199,7 +199,11 @@ impl Receive {
 
     /// Reads up to a budget of frames into the engine; returns how many were read.
     fn read(&mut self, _poll: &Poll, now: Instant, host: &mut Host) -> u32 {
-        let budget = self.napi.budget() as usize;
+        let work = self.take_in(self.napi.budget() as usize, now, host);
+        u32::try_from(work).unwrap_or(u32::MAX)
+    }
+
+    fn take_in(&mut self, budget: usize, now: Instant, host: &mut Host) -> usize {
         let mut work = 0;
         while work < budget && self.can_read() {
             let end = host
@@ -249,7 +253,21 @@ impl Receive {
                 }
             }
         }
-        u32::try_from(work).unwrap_or(u32::MAX)
+        work
+    }
+
+    /// Takes in what was read from the host on behalf of this pair already, as far as the guest has
+    /// buffers (rule THR-3).
+    fn take_backlog(&mut self, now: Instant, host: &mut Host) {
+        let mut left = host.queue.backlog();
+        while left > 0 && self.can_read() && host.link != Link::Gone {
+            let budget = left.min(self.napi.budget() as usize);
+            let taken = self.take_in(budget, now, host);
+            if taken == 0 {
+                return;
+            }
+            left = left.saturating_sub(taken);
+        }
     }
 
     fn take_frame(&mut self, now: Instant, received: RxFrame) {
@@ -332,9 +350,11 @@ impl Receive {
 
     /// Hands over everything, held or not, as far as the guest has buffers; the ring will not be
     /// touched afterwards (rule ENG-8). What is left waits in the list.
-    pub(super) fn wind_up(&mut self, now: Instant) -> Served {
-        self.engine.flush_all(FlushReason::Teardown);
+    pub(super) fn wind_up(&mut self, now: Instant, host: &mut Host) -> Served {
         // Buffers may have come whose kick was not seen yet.
+        self.blocked = false;
+        self.take_backlog(now, host);
+        self.engine.flush_all(FlushReason::Teardown);
         self.blocked = false;
         self.hand_over(now);
         let served = self.settle(now);

@@ -1,11 +1,11 @@
 //! What a data thread waits for: named descriptors, masked and unmasked, and one deadline.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::sys::{Batch, EpollSet, Interest};
+use crate::sys::{Batch, EpollSet, Interest, WatchedFd};
 
 /// Bits of a token of the epoll set that say which descriptor of its pair it is; the rest say which
 /// pair.
@@ -56,24 +56,12 @@ pub(super) fn pair_of(token: u64) -> usize {
 }
 
 /// The descriptors of one pair in the epoll set of its data thread, which other pairs may share.
-///
-/// Masking changes the set only when the wish changes, so a masked uplink that stays masked costs
-/// no system call.
 #[derive(Debug)]
 pub(super) struct Waiter {
     set: Arc<EpollSet>,
     /// What the pair's tokens have in front of the kind.
     base: u64,
-    uplink: Option<Watched>,
-}
-
-/// The uplink's descriptor in the set.
-#[derive(Debug)]
-struct Watched {
-    /// A duplicate: its number is nobody else's as long as it is in the set.
-    fd: OwnedFd,
-    generation: u64,
-    interest: Interest,
+    uplink: WatchedFd,
 }
 
 impl Waiter {
@@ -87,7 +75,7 @@ impl Waiter {
         Self {
             set,
             base: (nth as u64) << KIND_BITS,
-            uplink: None,
+            uplink: WatchedFd::default(),
         }
     }
 
@@ -127,39 +115,17 @@ impl Waiter {
         wish: Interest,
     ) -> io::Result<()> {
         let token = self.token(Token::Uplink);
-        match &mut self.uplink {
-            Some(watched) if watched.generation == generation => {
-                if watched.interest != wish {
-                    self.set.modify(watched.fd.as_fd(), token, wish)?;
-                    watched.interest = wish;
-                }
-            }
-            _ => {
-                self.forget_uplink();
-                let fd = fd.try_clone_to_owned()?;
-                self.set.add(fd.as_fd(), token, wish)?;
-                self.uplink = Some(Watched {
-                    fd,
-                    generation,
-                    interest: wish,
-                });
-            }
-        }
-        Ok(())
+        self.uplink.watch(&self.set, token, (fd, generation), wish)
     }
 
     /// Whether the uplink is watched through the descriptor of this generation.
     pub(super) fn knows_uplink(&self, generation: u64) -> bool {
-        self.uplink
-            .as_ref()
-            .is_some_and(|watched| watched.generation == generation)
+        self.uplink.is_of(generation)
     }
 
     /// Stops watching the uplink altogether: it is gone.
     pub(super) fn forget_uplink(&mut self) {
-        if let Some(watched) = self.uplink.take() {
-            let _ = self.set.remove(watched.fd.as_fd());
-        }
+        self.uplink.forget(&self.set);
     }
 
     pub(super) fn wait(&self, timeout: Option<Duration>) -> io::Result<Batch> {

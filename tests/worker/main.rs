@@ -43,6 +43,7 @@ mod recording;
 mod rig;
 mod rings;
 mod shared;
+mod steer;
 mod stop;
 mod stream;
 mod thread;

@@ -265,7 +265,10 @@ impl UplinkQueue for AfXdpQueue {
                 // It is writable all the time, so it cannot say when there is room.
                 _ if left == waiting => {
                     self.reap();
-                    return Err(SendError::Full);
+                    return Err(match kicked {
+                        Err(Errno::NOBUFS | Errno::NOMEM) => SendError::NoMemory,
+                        _ => SendError::Full,
+                    });
                 }
                 _ => {}
             }

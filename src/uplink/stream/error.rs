@@ -10,7 +10,9 @@ use crate::socket_file::SocketFileError;
 #[allow(missing_docs, reason = "the fields are named in the texts")]
 pub enum StreamError {
     /// A stream has one queue.
-    #[error("a stream serves one queue pair, and {0} were asked for")]
+    #[error(
+        "a stream has one queue, and {0} were asked for: expected uplink_queues = 1 beside them"
+    )]
     Pairs(usize),
     /// A host name without address.
     #[error("{host} has no address")]
