@@ -98,18 +98,21 @@ fn f42_a_frame_in_any_number_of_pieces_is_sent_whole() {
         gso_size: 1448,
         ..VnetHdr::default()
     };
-    for pieces in [1, 2, 19, 62, 63, 64, 256, 1024, 4096] {
-        let mut guest = frame[66..].to_vec();
-        let rest: Vec<_> = guest
-            .chunks_mut((LARGEST - 66).div_ceil(pieces))
-            .map(GuestSlice::from)
-            .collect();
-        let head = &frame[..66];
-        let rest = &rest[..];
-        queue.send(&TxFrame { vnet, head, rest }).unwrap();
-        let (got_vnet, got) = peer.next_sent(AT_ONCE).unwrap().unwrap();
-        assert!(got == frame, "{pieces} pieces: bytes differ");
-        assert_eq!(got_vnet, vnet);
+    // 4084 bytes and their header are the most that is put together before it is written.
+    for len in [67, 4084, 4085, LARGEST] {
+        for pieces in [1, 2, 19, 62, 63, 64, 256, 1024, 4096] {
+            let mut guest = frame[66..len].to_vec();
+            let rest: Vec<_> = guest
+                .chunks_mut((len - 66).div_ceil(pieces))
+                .map(GuestSlice::from)
+                .collect();
+            let head = &frame[..66];
+            let rest = &rest[..];
+            queue.send(&TxFrame { vnet, head, rest }).unwrap();
+            let (got_vnet, got) = peer.next_sent(AT_ONCE).unwrap().unwrap();
+            assert!(got == frame[..len], "{len} bytes in {pieces} pieces differ");
+            assert_eq!(got_vnet, vnet);
+        }
     }
 }
 
