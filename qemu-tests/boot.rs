@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use crate::Case;
+use crate::harness::attachment::Need;
 use crate::harness::process::Process;
 use crate::harness::sandbox::RUN_DIR;
 use crate::harness::wait::wait_until;
@@ -17,7 +18,9 @@ pub(crate) const CASES: &[Case] = &[
         .on_older_too()
         .on_every_uplink(),
     Case::on_guest("boot_dhcp", dhcp).on_every_uplink(),
-    Case::new("boot_mtu9000", mtu9000).on_every_uplink(),
+    Case::new("boot_mtu9000", mtu9000)
+        .on_every_uplink()
+        .needs(Need::LongFrames),
     Case::new("boot_mtu_from_daemon", mtu_from_daemon).daemon_only(),
 ];
 

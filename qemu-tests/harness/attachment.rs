@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use super::counters::InterfaceCounters;
 use super::farewell::Farewells;
-use super::netns::Lab;
+use super::netns::{Lab, Tags};
 use super::relay::Relay;
 use super::sandbox::RUN_DIR;
 
@@ -28,6 +28,8 @@ pub(crate) struct Attachment {
 pub(crate) enum Need {
     /// Several queue pairs.
     Queues,
+    /// Frames of 9000 bytes.
+    LongFrames,
     /// Packets of 64 KiB that the host did not segment.
     LongPackets,
 }
@@ -41,8 +43,19 @@ pub(crate) const ATTACHMENTS: &[Attachment] = &[
     },
     Attachment {
         name: "af_packet",
-        make: |lab, _| Port::interface(lab, "--af-packet"),
+        make: |lab, _| Port::interface(lab, "--af-packet", Tags::Beside),
         lacks: &[],
+    },
+    Attachment {
+        name: "af_xdp",
+        make: |lab, _| Port::interface(lab, "--af-xdp", Tags::InFrames),
+        lacks: &[
+            (
+                Need::Queues,
+                "what comes in on a queue that the guest leaves is lost",
+            ),
+            (Need::LongFrames, "a frame has to fit into a page"),
+        ],
     },
     Attachment {
         name: "stream",
@@ -87,7 +100,7 @@ pub(crate) struct Port {
 #[derive(Debug)]
 enum Side {
     Tap(u16),
-    Interface,
+    Interface(Tags),
     Relay(Relay),
 }
 
@@ -121,10 +134,10 @@ impl Port {
     }
 
     /// One end of a pair, with the words of the command line that come before its name.
-    fn interface(lab: &Lab<'_>, words: &str) -> Result<Self> {
+    fn interface(lab: &Lab<'_>, words: &str, tags: Tags) -> Result<Self> {
         let number = lab.next_port();
-        let words = format!("{words} {}", lab.make_interface(number)?);
-        Ok(Self::new(words, number, Side::Interface))
+        let words = format!("{words} {}", lab.make_interface(number, tags)?);
+        Ok(Self::new(words, number, Side::Interface(tags)))
     }
 
     /// A stream socket with a peer that passes frames on to a tap.
@@ -149,7 +162,7 @@ impl Port {
                 let tap = farewells.of(&lab.tap(self.number))?;
                 self.passed += Passed::through_tap(tap);
             }
-            Side::Interface => {
+            Side::Interface(_) => {
                 lab.remove_interface(self.number)?;
                 let ends = lab.interface(self.number).map(|end| farewells.of(&end));
                 let [interface, port] = ends;
@@ -164,7 +177,7 @@ impl Port {
     pub(crate) fn make_again(&mut self, lab: &Lab<'_>) -> Result<()> {
         match &mut self.side {
             Side::Tap(queues) => lab.make_tap(self.number, *queues).map(drop),
-            Side::Interface => lab.make_interface(self.number).map(drop),
+            Side::Interface(tags) => lab.make_interface(self.number, *tags).map(drop),
             Side::Relay(relay) => relay.go_on(),
         }
     }
@@ -173,7 +186,7 @@ impl Port {
     pub(crate) fn set_up(&self, lab: &Lab<'_>, up: bool) -> Result<()> {
         let interface = match &self.side {
             Side::Tap(_) | Side::Relay(_) => lab.tap(self.number),
-            Side::Interface => lab.interface(self.number)[0].clone(),
+            Side::Interface(_) => lab.interface(self.number)[0].clone(),
         };
         lab.set_up(&interface, up)
     }
@@ -191,7 +204,7 @@ impl Port {
     pub(crate) fn passed(&self, lab: &Lab<'_>) -> Result<Passed> {
         let now = match &self.side {
             Side::Tap(_) => Passed::through_tap(InterfaceCounters::read(&lab.tap(self.number))?),
-            Side::Interface => {
+            Side::Interface(_) => {
                 let [interface, port] = lab.interface(self.number);
                 Passed::through_interface(
                     InterfaceCounters::read(&interface)?,

@@ -21,6 +21,15 @@ pub(crate) enum Wire {
     Bulk,
 }
 
+/// How VLAN tags come to an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tags {
+    /// Beside their frames, as a card does that takes them out.
+    Beside,
+    /// Within their frames, for who is told nothing else.
+    InFrames,
+}
+
 /// One bridge with a sender on it. Each has names of its own, so several can be there at once.
 #[derive(Debug)]
 pub(crate) struct Lab<'a> {
@@ -109,7 +118,7 @@ impl Lab<'_> {
 
     /// Makes the interface with this number, whose other end is on the bridge, for the first time
     /// or again, and gives its name.
-    pub(crate) fn make_interface(&self, number: u32) -> Result<String> {
+    pub(crate) fn make_interface(&self, number: u32, tags: Tags) -> Result<String> {
         let Lab { kit, id, mtu, .. } = self;
         let [interface, port] = self.interface(number);
         ip(
@@ -118,6 +127,9 @@ impl Lab<'_> {
         )?;
         disable_ipv6(&interface)?;
         disable_ipv6(&port)?;
+        if tags == Tags::InFrames {
+            tags_stay(kit, &port)?;
+        }
         ip(kit, &format!("link set {port} master br{id} up"))?;
         ip(kit, &format!("link set {interface} up"))?;
         Ok(interface)
@@ -231,6 +243,20 @@ pub(crate) fn ip(kit: &Kit, words: &str) -> Result<()> {
 fn disable_ipv6(interface: &str) -> Result<()> {
     let setting = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
     std::fs::write(&setting, "1").with_context(|| setting)
+}
+
+/// Makes an interface send tags within their frames.
+fn tags_stay(kit: &Kit, interface: &str) -> Result<()> {
+    let mut ethtool = kit.tool("ethtool")?;
+    ethtool.args([
+        "-K",
+        interface,
+        "tx-vlan-offload",
+        "off",
+        "tx-vlan-stag-hw-insert",
+        "off",
+    ]);
+    output_of(&mut ethtool).map(drop)
 }
 
 /// Makes an interface send what its kernel would otherwise have left to the next device.
