@@ -308,12 +308,9 @@ fn run(queues: Vec<Box<dyn UplinkQueue>>, peers: &[PairPeer], workers: usize) {
     });
     assert_eq!(Load::get(&load.sent) + lost, Load::get(&load.posted));
     assert!(sum(&stats, |pair| pair.transmit.dropped_disabled) > 0);
-    for pair in 0..PAIRS {
+    for (pair, stats) in stats.iter().enumerate() {
         device.control(pair).apply(PairSetup::default());
-        assert!(
-            stats[pair].receive.frames > 0,
-            "pair {pair} was never in use"
-        );
+        assert!(stats.receive.frames > 0, "pair {pair} was never in use");
     }
     device.setups.clear();
     assert!(memories.iter().all(|memory| Arc::strong_count(memory) == 1));

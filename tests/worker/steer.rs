@@ -347,18 +347,22 @@ fn f36_the_device_is_told_what_all_guests_accept() {
         tso6: true,
         ..Offloads::default()
     };
-    let few = Offloads { tso6: false, ..all };
+    let [v4, v6] = [
+        Offloads { tso6: false, ..all },
+        Offloads { tso4: false, ..all },
+    ];
+    let csum = Offloads { tso4: false, ..v4 };
     let await_offloads = |expected| {
         while peer.offloads() != expected {
             std::thread::yield_now();
         }
     };
-    ports[0].queue.set_offloads(all).unwrap();
-    ports[1].queue.set_offloads(few).unwrap();
-    await_offloads(few);
+    ports[0].queue.set_offloads(v4).unwrap();
+    ports[1].queue.set_offloads(v6).unwrap();
+    await_offloads(csum);
     // A port that is closed has no say.
     ports[1].queue.set_active(false).unwrap();
-    await_offloads(all);
+    await_offloads(v4);
     ports[0].queue.set_active(false).unwrap();
     await_offloads(Offloads::default());
 }

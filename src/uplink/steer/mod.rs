@@ -198,6 +198,15 @@ impl Readers {
         }
     }
 
+    /// Those of a test that plays them.
+    #[cfg(test)]
+    fn none() -> Arc<Self> {
+        Arc::new(Self {
+            desks: Vec::new(),
+            threads: Mutex::default(),
+        })
+    }
+
     /// Tells all readers that something was changed at a gate.
     fn note_change(&self) {
         self.desks.iter().for_each(|desk| desk.note_change());

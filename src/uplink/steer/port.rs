@@ -222,3 +222,101 @@ impl UplinkQueue for Port {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::sys::{EpollSet, Interest};
+    use crate::uplink::steer::lane::lane;
+
+    /// A port with lanes from two readers, which this test plays.
+    struct Rig {
+        port: Port,
+        lanes: Vec<LaneSender>,
+        gate: Arc<Gate>,
+        set: EpollSet,
+        pool: FramePool,
+        got: Vec<RxFrame>,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let (lanes, receivers) = (0..2).map(|_| lane(8)).unzip();
+            let (out, _) = lane(8);
+            let gate = Arc::new(Gate::new().unwrap());
+            let home = Arc::new(Desk::new().unwrap().0);
+            let readers = Readers::none();
+            let ends = (Arc::clone(&gate), home);
+            let port = Port::new((receivers, out), ends, false, readers, 3);
+            gate.set_open(true);
+            let set = EpollSet::new().unwrap();
+            set.add(port.fd(), 0, Interest::Read).unwrap();
+            Self {
+                port,
+                lanes,
+                gate,
+                set,
+                pool: FramePool::new(16),
+                got: Vec::new(),
+            }
+        }
+
+        fn push(&mut self, lane: usize, epoch: u32, byte: u8) {
+            let label = Label {
+                epoch,
+                ..Label::default()
+            };
+            self.lanes[lane].push(label, &[byte; 60], &[]).unwrap();
+        }
+
+        /// Takes up to `budget` frames; the first byte of each.
+        fn take(&mut self, budget: usize) -> (Vec<u8>, RecvEnd) {
+            let end = self.port.recv_batch(&self.pool, budget, &mut self.got);
+            let first = |received: RxFrame| received.frame.as_ref()[0];
+            (self.got.drain(..).map(first).collect(), end.unwrap())
+        }
+
+        fn is_readable(&self) -> bool {
+            self.set.wait(Some(Duration::ZERO)).unwrap().iter().count() == 1
+        }
+    }
+
+    #[test]
+    fn f37_a_frame_of_another_run_is_counted_and_not_given() {
+        let mut rig = Rig::new();
+        let run = rig.gate.epoch();
+        rig.push(0, run.wrapping_sub(2), 1);
+        rig.push(0, run, 2);
+        rig.push(1, run + 2, 3);
+        assert_eq!(rig.take(8), (vec![2], RecvEnd::Empty));
+        assert_eq!(rig.port.stats().rx_discarded, 2);
+    }
+
+    #[test]
+    fn f29_what_is_left_behind_keeps_the_descriptor_readable() {
+        let mut rig = Rig::new();
+        let run = rig.gate.epoch();
+        // They came while nobody asked to be woken.
+        rig.push(0, run, 1);
+        rig.push(0, run, 2);
+        assert_eq!(rig.take(1), (vec![1], RecvEnd::Budget));
+        assert!(rig.is_readable());
+        assert_eq!(rig.take(8), (vec![2], RecvEnd::Empty));
+        assert!(!rig.is_readable());
+    }
+
+    #[test]
+    fn readers_take_turns_batch_by_batch() {
+        let mut rig = Rig::new();
+        let run = rig.gate.epoch();
+        for byte in 0..5 {
+            rig.push(0, run, byte);
+            rig.push(1, run, 10 + byte);
+        }
+        assert_eq!(rig.port.backlog(), 10);
+        let all = vec![0, 1, 2, 10, 11, 12, 3, 4, 13, 14];
+        assert_eq!(rig.take(64), (all, RecvEnd::Empty));
+    }
+}
