@@ -13,7 +13,7 @@ pub(crate) const CASES: &[Case] = &[
         .on_every_uplink(),
     Case::new("multiqueue_one_of_two_pairs", one_of_two_pairs),
     Case::new("multiqueue_one_worker", one_worker),
-    Case::new("multiqueue_steered", steered).on_interface_too(),
+    Case::new("multiqueue_steered", steered).on_every_uplink(),
 ];
 
 /// The daemon's counters of each pair.

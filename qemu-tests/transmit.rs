@@ -11,13 +11,13 @@ use crate::scene::{Plot, Stage};
 pub(crate) const CASES: &[Case] = &[
     Case::new("tx_guest_that_negotiated_nothing", nothing_negotiated)
         .on_older_too()
-        .on_interface_too(),
+        .on_every_uplink(),
     Case::new("tx_guest_that_segments_itself", segments_itself)
         .daemon_only()
-        .on_interface_too(),
+        .on_every_uplink(),
     Case::new("tx_uplink_that_refuses", refuses)
         .daemon_only()
-        .on_interface_too(),
+        .on_every_uplink(),
 ];
 
 /// Everything that a guest can be denied.

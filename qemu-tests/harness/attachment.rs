@@ -196,7 +196,7 @@ impl Port {
         match self.side {
             Side::Tap(_) | Side::Relay(_) => true,
             // Its kernel does not know whether anybody is attached.
-            Side::Interface => false,
+            Side::Interface(_) => false,
         }
     }
 
