@@ -242,7 +242,8 @@ pub(crate) fn probes(
     let to = at(address, PROBE)?;
     let socket = UdpSocket::bind(family.address(&sender.ip4, &sender.ip6, 0)?)?;
     socket.connect(to)?;
-    socket.set_read_timeout(Some(Duration::from_millis(300)))?;
+    // A busy guest is slow to start what answers.
+    socket.set_read_timeout(Some(Duration::from_secs(2)))?;
     let payload = random_bytes(1400);
     let mut answer = [0; 2048];
     for number in 0_u64.. {
