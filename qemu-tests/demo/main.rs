@@ -15,12 +15,11 @@ mod harness;
 mod measure;
 mod report;
 mod setting;
-mod spread;
 mod verdict;
 
 use harness::{Cpus, Kit, Lab, Wire, kit, sandbox, wait};
 use measure::{Sample, Test};
-use setting::Station;
+use setting::Contender;
 
 /// Measure a guest's receive path with merging off and on, and on QEMU's own tap device.
 #[derive(Debug, Parser)]
@@ -83,22 +82,22 @@ fn run(options: &Options) -> Result<()> {
     let lab = Lab::new(&kit, Wire::Frames, 1500)?;
     let bulk = lab.add_sender(2, Wire::Bulk)?;
     // One after the other: a guest takes its clock's rate from a moment that must not be disturbed.
-    let stations = settings
+    let contenders = settings
         .iter()
         .zip(10..)
-        .map(|(setting, number)| Station::start(&kit, &lab, setting, number))
+        .map(|(setting, number)| Contender::start(&kit, &lab, setting, number))
         .collect::<Result<Vec<_>>>()?;
     if let Some(cpus) = cpus {
-        for station in &stations {
-            cpus.pin(&station.vm, station.daemon.as_ref())?;
+        for contender in &contenders {
+            contender.station.pin(cpus)?;
         }
     }
-    for station in &stations {
-        station.vm.run("netserver")?;
+    for contender in &contenders {
+        contender.station.vm.run("netserver")?;
     }
     say(&format!(
         "{} guests are up after {:.0} s",
-        stations.len(),
+        contenders.len(),
         began.elapsed().as_secs_f64()
     ));
 
@@ -111,12 +110,12 @@ fn run(options: &Options) -> Result<()> {
         tests.push((Test::TcpStream4, Wire::Bulk));
     }
     let length = Duration::from_secs(options.seconds);
-    for station in &stations {
+    for contender in &contenders {
         // The emulator translates the guest's code when it first runs.
         measure::run(
             &kit,
             &lab.sender,
-            station,
+            contender,
             Test::TcpStream4,
             Wire::Frames,
             Duration::from_secs(1),
@@ -130,17 +129,17 @@ fn run(options: &Options) -> Result<()> {
             } else {
                 &lab.sender
             };
-            for station in &stations {
-                if wire == Wire::Bulk && !station.setting.with_bulk {
+            for contender in &contenders {
+                if wire == Wire::Bulk && !contender.setting.with_bulk {
                     continue;
                 }
-                let mut sample = measure::run(&kit, sender, station, test, wire, length)
+                let mut sample = measure::run(&kit, sender, contender, test, wire, length)
                     .with_context(|| {
                         format!(
                             "{} of {}\n{}",
                             test.title(),
-                            station.setting.name,
-                            station.vm.last_words()
+                            contender.setting.name,
+                            contender.station.vm.last_words()
                         )
                     })?;
                 sample.round = round;
@@ -152,7 +151,7 @@ fn run(options: &Options) -> Result<()> {
     let folder = kit::target_dir()?.join("demo");
     std::fs::create_dir_all(&folder)?;
     let file = folder.join("results.json");
-    let counters = daemon_counters(&stations)?;
+    let counters = daemon_counters(&contenders)?;
     std::fs::write(&file, report::json(&facts, &samples, &counters)?)?;
     say(&report::tables(&facts, &samples));
     say(&format!(
@@ -164,11 +163,11 @@ fn run(options: &Options) -> Result<()> {
 }
 
 /// What the daemons counted over the whole run, by setting.
-fn daemon_counters(stations: &[Station<'_>]) -> Result<serde_json::Value> {
+fn daemon_counters(contenders: &[Contender<'_>]) -> Result<serde_json::Value> {
     let mut counters = serde_json::Map::new();
-    for station in stations {
-        if let Some(daemon) = &station.daemon {
-            counters.insert(station.setting.name.to_owned(), daemon.counters()?);
+    for contender in contenders {
+        if let Some(daemon) = &contender.station.daemon {
+            counters.insert(contender.setting.name.to_owned(), daemon.counters()?);
         }
     }
     Ok(counters.into())

@@ -5,10 +5,9 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::harness::counters::{GuestCounters, TICKS_PER_SECOND, sender_snmp};
 use crate::harness::netperf::{self, Workload};
-use crate::harness::{Kit, Sender, Wire, wait};
-use crate::setting::Station;
+use crate::harness::{Account, Kit, Sender, Wire};
+use crate::setting::Contender;
 
 /// What netperf does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -31,7 +30,7 @@ impl Test {
     fn workload(self) -> Workload {
         match self {
             Test::TcpStream4 | Test::TcpStream6 => Workload::TcpStream,
-            Test::TcpRr => Workload::TcpRr,
+            Test::TcpRr => Workload::TcpRr(1),
         }
     }
 }
@@ -65,85 +64,50 @@ pub(crate) struct Sample {
     pub(crate) retransmissions: u64,
 }
 
-/// The counters of all parties at one time.
-struct Snapshot {
-    guest: GuestCounters,
-    retransmissions: u64,
-    vcpu: Duration,
-    backend: Duration,
-}
-
-impl Snapshot {
-    fn take(sender: &Sender, station: &Station<'_>) -> Result<Self> {
-        let guest = GuestCounters::read(&station.vm)?;
-        let retransmissions = sender_snmp(sender)?
-            .get("Tcp.RetransSegs")
-            .copied()
-            .unwrap_or(0);
-        let (vcpu, rest) = station.vm.cpu_time()?;
-        let backend = station
-            .daemon
-            .as_ref()
-            .map_or(Ok(rest), |daemon| daemon.cpu_time())?;
-        Ok(Snapshot {
-            guest,
-            retransmissions,
-            vcpu,
-            backend,
-        })
-    }
-}
-
 /// Measures `test` for `length`. The round is the caller's to fill in.
 pub(crate) fn run(
     kit: &Kit,
     sender: &Sender,
-    station: &Station<'_>,
+    contender: &Contender<'_>,
     test: Test,
     wire: Wire,
     length: Duration,
 ) -> Result<Sample> {
+    let station = &contender.station;
     let address = if test == Test::TcpStream6 {
         &station.vm.ip6
     } else {
         &station.vm.ip4
     };
-    let before = Snapshot::take(sender, station)?;
-    let start = wait::now();
+    let before = Account::take(sender, station, None)?;
     let outcome = netperf::run(kit, sender, address, test.workload(), length)?;
-    let seconds = start.elapsed().as_secs_f64();
-    let after = Snapshot::take(sender, station)?;
+    let spent = Account::take(sender, station, None)?.since(before);
 
     let stream = test.workload() == Workload::TcpStream;
     let throughput = outcome.value("THROUGHPUT")?;
     let kb = throughput * 1e6 / 8.0 / 1024.0 * outcome.value("ELAPSED_TIME")?;
     let per_kb = |us: f64| stream.then_some(us / kb);
     let latency = |name: &str| (!stream).then(|| outcome.value(name)).transpose();
-    let busy = ticks(after.guest.busy_ticks - before.guest.busy_ticks);
-    let frames = count(after.guest.rx_packets - before.guest.rx_packets);
-    let bytes = count(after.guest.rx_bytes - before.guest.rx_bytes);
-    let counted = |name: &str| after.guest.snmp(name) - before.guest.snmp(name);
     Ok(Sample {
         round: 0,
-        setting: station.setting.name.to_owned(),
+        setting: contender.setting.name.to_owned(),
         test,
         wire: wire_name(wire),
-        seconds,
+        seconds: spent.seconds,
         throughput_mbit: stream.then_some(throughput),
         transactions_per_second: (!stream).then_some(throughput),
         latency_p50_us: latency("P50_LATENCY")?,
         latency_p90_us: latency("P90_LATENCY")?,
         latency_p99_us: latency("P99_LATENCY")?,
-        guest_us_per_kb: per_kb(busy),
-        vcpu_us_per_kb: per_kb(micros(after.vcpu.saturating_sub(before.vcpu))),
-        backend_us_per_kb: per_kb(micros(after.backend.saturating_sub(before.backend))),
-        rx_frames_per_second: frames / seconds,
-        rx_bytes_per_frame: bytes / frames.max(1.0),
-        rx_interrupts_per_second: count(after.guest.rx_interrupts - before.guest.rx_interrupts)
-            / seconds,
-        rx_dropped: after.guest.rx_dropped - before.guest.rx_dropped,
-        tcp_ofo_queue: counted("TcpExt.TCPOFOQueue"),
-        retransmissions: after.retransmissions - before.retransmissions,
+        guest_us_per_kb: per_kb(spent.guest_us),
+        vcpu_us_per_kb: per_kb(spent.vcpu_us),
+        backend_us_per_kb: per_kb(spent.backend_us),
+        rx_frames_per_second: spent.rx_packets / spent.seconds,
+        rx_bytes_per_frame: spent.rx_bytes / spent.rx_packets.max(1.0),
+        rx_interrupts_per_second: spent.rx_interrupts / spent.seconds,
+        rx_dropped: spent.rx_dropped,
+        tcp_ofo_queue: spent.guest("TcpExt.TCPOFOQueue"),
+        retransmissions: spent.sender_retransmissions,
     })
 }
 
@@ -183,19 +147,6 @@ pub(crate) fn wire_name(wire: Wire) -> &'static str {
     match wire {
         Wire::Frames => "mtu",
         Wire::Bulk => "64k",
+        Wire::Tunnelled => "vxlan",
     }
-}
-
-fn micros(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e6
-}
-
-fn ticks(ticks: u64) -> f64 {
-    count(ticks) / TICKS_PER_SECOND * 1e6
-}
-
-/// Counts of a few seconds are far below 2^53.
-#[expect(clippy::cast_precision_loss, reason = "counts of a few seconds")]
-fn count(number: u64) -> f64 {
-    number as f64
 }

@@ -6,24 +6,19 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::harness::daemon;
-use crate::harness::{Cpus, Kit};
+use crate::harness::facts::Machine;
+use crate::harness::{Cpus, Kit, Spread};
 use crate::measure::{Sample, Test};
 use crate::setting::Setting;
-use crate::spread::Spread;
 use crate::verdict::verdicts;
 
 /// What was measured, on what.
 #[derive(Debug, Serialize)]
 pub(crate) struct Facts {
-    processor: String,
-    accelerator: &'static str,
-    /// Processor of the guests; the other one has everything else. None if nothing is bound.
-    guest_cpu: Option<usize>,
-    host_cpu: Option<usize>,
+    #[serde(flatten)]
+    machine: Machine,
     rounds: u32,
     seconds: u64,
-    versions: Vec<(String, String)>,
     settings: Vec<SettingFacts>,
 }
 
@@ -42,32 +37,10 @@ impl Facts {
         rounds: u32,
         seconds: u64,
     ) -> Result<Self> {
-        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo")?;
-        let processor = cpuinfo
-            .lines()
-            .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
-            .map_or("unknown", |(_, name)| name);
-        let mut versions = vec![(
-            "vhost-user-gro".to_owned(),
-            env!("CARGO_PKG_VERSION").to_owned(),
-        )];
-        versions.push(("build".into(), daemon::profile()?));
-        versions.push(("qemu".into(), kit.newest().version.clone()));
-        versions.push((
-            "host".into(),
-            std::fs::read_to_string("/proc/sys/kernel/osrelease")?
-                .trim()
-                .into(),
-        ));
-        versions.extend(kit.versions()?);
         Ok(Facts {
-            processor: processor.to_owned(),
-            accelerator: kit.accel.name(),
-            guest_cpu: cpus.map(|cpus| cpus.guest),
-            host_cpu: cpus.map(|cpus| cpus.host),
+            machine: Machine::gather(kit, cpus)?,
             rounds,
             seconds,
-            versions,
             settings: settings
                 .iter()
                 .map(|s| SettingFacts {
@@ -81,22 +54,14 @@ impl Facts {
 
     /// A few lines for the one who watches.
     pub(crate) fn headline(&self) -> String {
-        let mut text = format!("{}, guests under {}\n", self.processor, self.accelerator);
-        match (self.guest_cpu, self.host_cpu) {
-            (Some(guest), Some(host)) => {
-                let _ = writeln!(
-                    text,
-                    "guest processors bound to CPU {guest}, everything else to CPU {host}"
-                );
-            }
-            _ => text.push_str("only one CPU: nothing is bound, numbers are of little worth\n"),
-        }
-        let versions: Vec<_> = self
-            .versions
-            .iter()
-            .map(|(name, version)| format!("{name} {version}"))
-            .collect();
-        let _ = write!(text, "{}", versions.join(", "));
+        let machine = &self.machine;
+        let mut text = format!(
+            "{}, guests under {}\n{}\n{}",
+            machine.processor,
+            machine.accelerator,
+            machine.placement(),
+            machine.version_line()
+        );
         for SettingFacts {
             name,
             meaning,

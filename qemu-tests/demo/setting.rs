@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 
-use crate::harness::{Daemon, DaemonConfig, Kit, Lab, Netdev, Vm, VmConfig};
+use crate::harness::{Backend, DaemonConfig, Kit, Lab, Netdev, Station, VmConfig};
 
 /// One row of the tables.
 #[derive(Debug)]
@@ -45,13 +45,12 @@ pub(crate) const ALL: [Setting; 4] = [
 
 /// A setting's guest and back end.
 #[derive(Debug)]
-pub(crate) struct Station<'a> {
+pub(crate) struct Contender<'a> {
     pub(crate) setting: &'a Setting,
-    pub(crate) vm: Vm,
-    pub(crate) daemon: Option<Daemon>,
+    pub(crate) station: Station,
 }
 
-impl<'a> Station<'a> {
+impl<'a> Contender<'a> {
     pub(crate) fn start(
         kit: &Kit,
         lab: &Lab<'_>,
@@ -59,30 +58,19 @@ impl<'a> Station<'a> {
         number: u8,
     ) -> Result<Self> {
         let tap = lab.add_tap(1)?;
-        let (daemon, netdev) = match setting.daemon {
-            Some(options) => {
-                let config = DaemonConfig {
-                    options: options.into(),
-                    ..DaemonConfig::new(&tap)
-                };
-                (
-                    Some(Daemon::start(&config)?),
-                    Netdev::VhostUser(config.socket),
-                )
-            }
-            None => (None, Netdev::Tap(tap)),
+        let backend = match setting.daemon {
+            Some(options) => Backend::Daemon(DaemonConfig {
+                options: options.into(),
+                ..DaemonConfig::new(&tap)
+            }),
+            None => Backend::QemuTap(tap),
         };
         let config = VmConfig {
             number,
-            ..VmConfig::new(netdev)
+            ..VmConfig::new(Netdev::None)
         };
-        let vm = Vm::start_with_true_clock(kit, kit.newest(), &config)
+        let station = Station::start(kit, backend, &config)
             .with_context(|| format!("guest of {}", setting.name))?;
-        vm.configure()?;
-        Ok(Station {
-            setting,
-            vm,
-            daemon,
-        })
+        Ok(Contender { setting, station })
     }
 }

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
+use crate::harness::Spread;
 use crate::measure::{Sample, Test};
 use crate::report::of;
-use crate::spread::Spread;
 
 /// One comparison, with what is to be had.
 #[derive(Debug, Serialize)]

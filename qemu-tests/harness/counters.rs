@@ -40,8 +40,11 @@ pub(crate) struct GuestCounters {
     pub(crate) rx_packets: u64,
     pub(crate) rx_bytes: u64,
     pub(crate) rx_dropped: u64,
+    /// Interrupts of its transmit queues.
+    pub(crate) tx_interrupts: u64,
     /// Packets that the device has given back.
     pub(crate) tx_packets: u64,
+    pub(crate) tx_bytes: u64,
     pub(crate) snmp: Snmp,
 }
 
@@ -52,7 +55,7 @@ impl GuestCounters {
     pub(crate) fn read(vm: &Vm) -> Result<Self> {
         let text = vm.run(
             "head -n 1 /proc/stat; echo @; cat /proc/net/snmp /proc/net/netstat; echo @; cat /proc/interrupts; \
-             echo @; cd /sys/class/net/eth0/statistics; cat rx_packets rx_bytes rx_dropped tx_packets",
+             echo @; cd /sys/class/net/eth0/statistics; cat rx_packets rx_bytes rx_dropped tx_packets tx_bytes",
         )?;
         let mut parts = text.split("@\n");
         let mut part = || {
@@ -65,27 +68,29 @@ impl GuestCounters {
             .filter_map(|word| word.parse().ok())
             .collect();
         let snmp = parse_snmp(part()?);
-        let rx_interrupts = part()?
-            .lines()
-            .filter(|line| line.contains("-input."))
-            .map(interrupts)
-            .sum();
+        let lines = part()?;
+        let interrupts_of = |queue| {
+            let of_queue = lines.lines().filter(|line| line.contains(queue));
+            of_queue.map(interrupts).sum()
+        };
         let device: Vec<u64> = part()?
             .split_whitespace()
             .filter_map(|word| word.parse().ok())
             .collect();
-        let [rx_packets, rx_bytes, rx_dropped, tx_packets] = device[..] else {
+        let [rx_packets, rx_bytes, rx_dropped, tx_packets, tx_bytes] = device[..] else {
             anyhow::bail!("the guest's device counters: {device:?}");
         };
         // user, nice, system, idle, iowait, irq, softirq, steal, ...
         let busy_ticks = stat.iter().take(8).sum::<u64>() - stat[3..5].iter().sum::<u64>();
         Ok(GuestCounters {
             busy_ticks,
-            rx_interrupts,
+            rx_interrupts: interrupts_of("-input."),
             rx_packets,
             rx_bytes,
             rx_dropped,
+            tx_interrupts: interrupts_of("-output."),
             tx_packets,
+            tx_bytes,
             snmp,
         })
     }
@@ -142,4 +147,18 @@ impl InterfaceCounters {
             tx_dropped: columns[11],
         })
     }
+}
+
+/// Ticks in which one of the host's processors was busy, but for what yields to everything else.
+pub(crate) fn host_busy_ticks(cpu: usize) -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/stat")?;
+    let head = format!("cpu{cpu} ");
+    let line = text.lines().find_map(|line| line.strip_prefix(&head));
+    let times: Vec<u64> = line
+        .context("no such processor in /proc/stat")?
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    // user, nice, system, idle, iowait, irq, softirq
+    Ok([0, 2, 5, 6].iter().filter_map(|&at| times.get(at)).sum())
 }

@@ -1,4 +1,4 @@
-//! What the guest tests and the demo are made of.
+//! What the guest tests, the demo and the experiments are made of.
 //!
 //! Everything runs in a [`sandbox`]: network, mount and process namespaces of its own, which the
 //! kernel takes down with all that is in them when the program ends, however it ends. In there a
@@ -17,9 +17,11 @@
 //! over a virtio console.
 #![allow(
     dead_code,
-    reason = "the tests and the demo each use a part of the harness"
+    unused_imports,
+    reason = "the tests, the demo and the experiments each use a part of the harness"
 )]
 
+pub(crate) mod account;
 pub(crate) mod attachment;
 pub(crate) mod capture;
 mod command_line;
@@ -27,6 +29,7 @@ pub(crate) mod console;
 pub(crate) mod counters;
 pub(crate) mod cpus;
 pub(crate) mod daemon;
+pub(crate) mod facts;
 mod farewell;
 pub(crate) mod kit;
 pub(crate) mod middleman;
@@ -36,12 +39,19 @@ pub(crate) mod process;
 pub(crate) mod qmp;
 mod relay;
 pub(crate) mod sandbox;
+pub(crate) mod spread;
+pub(crate) mod station;
+pub(crate) mod strace;
+mod tunnel;
 pub(crate) mod user;
 pub(crate) mod vm;
 pub(crate) mod wait;
 
+pub(crate) use account::Account;
 pub(crate) use cpus::Cpus;
 pub(crate) use daemon::{Daemon, DaemonConfig};
 pub(crate) use kit::Kit;
 pub(crate) use netns::{Lab, Sender, Wire};
+pub(crate) use spread::Spread;
+pub(crate) use station::{Backend, Station};
 pub(crate) use vm::{Netdev, Vm, VmConfig};

@@ -2,15 +2,22 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::thread::LinkNameSpaceType;
+use serde_json::Value;
 
 use super::kit::Kit;
-use super::process::output_of;
+use super::process::{Process, output_of};
+use super::sandbox::RUN_DIR;
+use super::tunnel;
+use super::wait::wait_until;
 
 /// What the sender puts on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +26,8 @@ pub(crate) enum Wire {
     Frames,
     /// Packets of up to 64 KiB that the sender's kernel did not segment.
     Bulk,
+    /// Frames of at most the MTU that came out of a VXLAN tunnel, in which nothing was merged.
+    Tunnelled,
 }
 
 /// How VLAN tags come to an interface.
@@ -140,6 +149,26 @@ impl Lab<'_> {
         ["if", "port"].map(|end| format!("{end}{}x{number}", self.id))
     }
 
+    /// The bridge's interface that leads to the sender.
+    pub(crate) fn uplink(&self) -> String {
+        format!("up{}", self.id)
+    }
+
+    /// Lets an interface send no faster than `rate`, such as `100mbit`, with at most `limit` bytes
+    /// waiting. None lifts it.
+    pub(crate) fn shape(&self, interface: &str, limit: Option<(&str, u32)>) -> Result<()> {
+        let mut tc = self.kit.tool("tc")?;
+        match limit {
+            // Two frames of the MTU may go at once.
+            Some((rate, limit)) => tc.args(
+                format!("qdisc add dev {interface} root tbf rate {rate} burst 3028 limit {limit}")
+                    .split_whitespace(),
+            ),
+            None => tc.args(["qdisc", "del", "dev", interface, "root"]),
+        };
+        output_of(&mut tc).map(drop)
+    }
+
     /// Takes away the interface with this number.
     pub(crate) fn remove_interface(&self, number: u32) -> Result<()> {
         ip(self.kit, &format!("link del {}", self.interface(number)[0]))
@@ -182,20 +211,19 @@ impl Sender {
         let mut ready = String::new();
         BufReader::new(holder.stdout.take().context("no pipe")?).read_line(&mut ready)?;
         let pid = holder.id();
-        let namespace = File::open(format!("/proc/{pid}/ns/net"))?;
-        let queues = "numtxqueues 1 numrxqueues 1";
-        ip(
-            kit,
-            &format!("link add {uplink} {queues} type veth peer name eth0 {queues} netns {pid}"),
-        )?;
-        drop(holder.stdin.take());
-        holder.wait()?;
-
         let sender = Sender {
-            namespace,
+            namespace: File::open(format!("/proc/{pid}/ns/net"))?,
             ip4: format!("10.77.0.{host}"),
             ip6: format!("fd77::{host}"),
         };
+        if wire == Wire::Tunnelled {
+            tunnel::make(kit, &sender, uplink, host, pid)?;
+        } else {
+            veth(kit, uplink, "eth0", pid)?;
+        }
+        drop(holder.stdin.take());
+        holder.wait()?;
+
         disable_ipv6(uplink)?;
         ip(
             kit,
@@ -216,6 +244,32 @@ impl Sender {
         Ok(sender)
     }
 
+    /// Starts a netserver in the namespace.
+    pub(crate) fn serve(&self, kit: &Kit) -> Result<Process> {
+        let mut netserver = kit.tool("netserver")?;
+        netserver.arg("-D");
+        let log = Path::new(RUN_DIR).join(format!("netserver-{}.log", self.ip4));
+        let mut process = self.inside(|| Process::start("netserver", &mut netserver, log))?;
+        let listens = || self.inside(|| TcpStream::connect((self.ip4.as_str(), 12865)).is_ok());
+        wait_until("netserver's start", Duration::from_secs(10), || {
+            process.check_alive()?;
+            Ok(listens())
+        })?;
+        Ok(process)
+    }
+
+    /// The address of its interface.
+    pub(crate) fn mac(&self, kit: &Kit) -> Result<String> {
+        let mut ip = kit.tool("ip")?;
+        ip.args(["-j", "link", "show", "eth0"]);
+        let text = self.inside(|| output_of(&mut ip))?;
+        let links: Value = serde_json::from_str(&text)?;
+        let mac = links[0]["address"]
+            .as_str()
+            .context("eth0 has no address")?;
+        Ok(mac.to_owned())
+    }
+
     /// Does `action` on a thread that is in the namespace; sockets and processes made by it are so,
     /// too.
     pub(crate) fn inside<T: Send>(&self, action: impl FnOnce() -> T + Send) -> T {
@@ -234,13 +288,22 @@ impl Sender {
     }
 }
 
+/// Makes a pair of interfaces with one queue each, the second in the namespace of a process.
+pub(super) fn veth(kit: &Kit, near: &str, far: &str, pid: u32) -> Result<()> {
+    let queues = "numtxqueues 1 numrxqueues 1";
+    ip(
+        kit,
+        &format!("link add {near} {queues} type veth peer name {far} {queues} netns {pid}"),
+    )
+}
+
 /// Runs `ip` with words separated by spaces, in the namespace of the calling thread.
 pub(crate) fn ip(kit: &Kit, words: &str) -> Result<()> {
     output_of(kit.tool("ip")?.args(words.split_whitespace())).map(drop)
 }
 
 /// The host's kernel must not take part in what goes over the bridge.
-fn disable_ipv6(interface: &str) -> Result<()> {
+pub(super) fn disable_ipv6(interface: &str) -> Result<()> {
     let setting = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
     std::fs::write(&setting, "1").with_context(|| setting)
 }
@@ -260,7 +323,7 @@ fn tags_stay(kit: &Kit, interface: &str) -> Result<()> {
 }
 
 /// Makes an interface send what its kernel would otherwise have left to the next device.
-fn offloads_off(kit: &Kit, interface: &str) -> Result<()> {
+pub(super) fn offloads_off(kit: &Kit, interface: &str) -> Result<()> {
     let mut ethtool = kit.tool("ethtool")?;
     ethtool.args([
         "-K", interface, "tso", "off", "gso", "off", "gro", "off", "tx", "off", "sg", "off",
