@@ -10,7 +10,7 @@ use super::{
     Flushed, FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame, Uplink,
     UplinkCaps, UplinkQueue, UplinkStats,
 };
-use crate::values::number;
+use crate::values::{number, switch};
 
 /// The options of faults, which can be had with an uplink of any kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
@@ -21,8 +21,19 @@ pub struct FaultOptions {
         value_parser = number(1..=1_000_000_000u64, "calls"), hide = true)]
     pub fault_one_in: Option<u64>,
 
+    /// Swap the last two frames of about one read in this many, so that flows lose their order.
+    #[arg(long, value_name = "READS", allow_negative_numbers = true, conflicts_with = "fault_one_in",
+        value_parser = number(1..=1_000_000_000u64, "reads"), hide = true)]
+    pub fault_swap_one_in: Option<u64>,
+
+    /// Give neighbouring frames metadata that differs, so that none merges.
+    #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
+        require_equals = true, default_value = "off", default_missing_value = "on",
+        conflicts_with_all = ["fault_one_in", "fault_swap_one_in"], hide = true)]
+    pub fault_marks: bool,
+
     /// Which ones; the same for the same number [default: 0].
-    #[arg(long, value_name = "NUMBER", requires = "fault_one_in", hide = true)]
+    #[arg(long, value_name = "NUMBER", hide = true)]
     pub fault_seed: Option<u64>,
 }
 
@@ -30,14 +41,20 @@ impl FaultOptions {
     /// Puts the faults that were asked for around `uplink`.
     #[must_use]
     pub fn around(&self, uplink: Box<dyn Uplink>) -> Box<dyn Uplink> {
-        match self.fault_one_in {
-            None => uplink,
-            Some(one_in) => Box::new(Faulty {
-                inner: uplink,
-                seed: self.fault_seed.unwrap_or(0),
-                one_in,
-            }),
-        }
+        let (one_in, send, recv): (_, &[_], &[_]) =
+            match (self.fault_one_in, self.fault_swap_one_in) {
+                (Some(one_in), _) => (one_in, &SEND_FAULTS, &RECV_FAULTS),
+                (None, Some(one_in)) => (one_in, &[], &[Verdict::Swap]),
+                (None, None) if self.fault_marks => (1, &[], &[Verdict::Mark]),
+                (None, None) => return uplink,
+            };
+        Box::new(Faulty {
+            inner: uplink,
+            seed: self.fault_seed.unwrap_or(0),
+            one_in,
+            send,
+            recv,
+        })
     }
 }
 
@@ -46,6 +63,8 @@ struct Faulty {
     inner: Box<dyn Uplink>,
     seed: u64,
     one_in: u64,
+    send: &'static [Verdict],
+    recv: &'static [Verdict],
 }
 
 impl Uplink for Faulty {
@@ -65,8 +84,8 @@ impl Uplink for Faulty {
         };
         let mut seed = self.seed;
         let mut wrap = |queue| -> Box<dyn UplinkQueue> {
-            let send = pattern(next_random(&mut seed), &SEND_FAULTS);
-            let recv = pattern(next_random(&mut seed), &RECV_FAULTS);
+            let send = pattern(next_random(&mut seed), self.send);
+            let recv = pattern(next_random(&mut seed), self.recv);
             Box::new(FaultQueue::around(queue, send, recv))
         };
         self.inner
@@ -95,6 +114,10 @@ pub enum Verdict {
     /// It goes to the queue behind.
     #[default]
     Pass,
+    /// The last two frames of a receive come in the wrong order. A send passes.
+    Swap,
+    /// The frames of a receive carry marks, each another one. A send passes.
+    Mark,
     /// The queue is full; a receive finds nothing.
     Full,
     /// The host is short of memory.
@@ -178,6 +201,23 @@ impl UplinkQueue for FaultQueue {
     ) -> Result<RecvEnd, RecvError> {
         match self.recv.next() {
             Verdict::Pass => self.inner.recv_batch(pool, budget, out),
+            Verdict::Mark => {
+                let before = out.len();
+                let end = self.inner.recv_batch(pool, budget, out)?;
+                let new = out.get_mut(before..).unwrap_or_default();
+                for (mark, frame) in (1..).zip(new) {
+                    frame.meta.merge_mark = mark;
+                }
+                Ok(end)
+            }
+            Verdict::Swap => {
+                let before = out.len();
+                let end = self.inner.recv_batch(pool, budget, out)?;
+                if let Some([.., one, other]) = out.get_mut(before..) {
+                    std::mem::swap(one, other);
+                }
+                Ok(end)
+            }
             Verdict::Full => Ok(RecvEnd::Empty),
             Verdict::NoMemory => Err(RecvError::Failed(Errno::NOMEM.into())),
             Verdict::Refuse | Verdict::TooLong => {
@@ -190,7 +230,7 @@ impl UplinkQueue for FaultQueue {
 
     fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), SendError> {
         match self.send.next() {
-            Verdict::Pass => self.inner.send(frame),
+            Verdict::Pass | Verdict::Swap | Verdict::Mark => self.inner.send(frame),
             Verdict::Full => Err(SendError::Full),
             Verdict::NoMemory => Err(SendError::NoMemory),
             Verdict::Refuse => Err(SendError::Refused(Errno::INVAL.into())),

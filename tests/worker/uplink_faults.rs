@@ -298,6 +298,7 @@ fn faults_can_be_had_with_an_uplink_of_any_kind() {
         fault: FaultOptions {
             fault_one_in: Some(2),
             fault_seed: Some(7),
+            ..FaultOptions::default()
         },
         loopback: LoopbackOptions { loopback: true },
         ..UplinkOptions::default()
@@ -318,4 +319,50 @@ fn faults_can_be_had_with_an_uplink_of_any_kind() {
         "{stats:?}"
     );
     assert_eq!(rig.rx.packets().len() as u64, stats.frames, "none is lost");
+}
+
+/// A pair on a loopback with these faults, whose guest has sent `frames`.
+fn reflected(fault: FaultOptions, frames: &[Vec<u8>]) -> Rig {
+    let options = UplinkOptions {
+        fault,
+        loopback: LoopbackOptions { loopback: true },
+        ..UplinkOptions::default()
+    };
+    let queue = options.open(1).unwrap().unwrap().take_queues().pop();
+    let mut rig = Rig::with_uplink(&config(), 256, |_| queue.unwrap());
+    rig.rx.post_rx(256, BUFFER);
+    rig.apply(at_us(0));
+    for frame in frames {
+        rig.tx.post_tx(frame);
+    }
+    rig.tx.kick();
+    rig.rest(at_us(1));
+    rig
+}
+
+#[test]
+fn frames_can_be_brought_out_of_order() {
+    let frames: Vec<_> = (0..4).map(numbered).collect();
+    let swapped = FaultOptions {
+        fault_swap_one_in: Some(1),
+        ..FaultOptions::default()
+    };
+    let rig = reflected(swapped, &frames);
+    let got = rig.rx.packets().into_iter().map(|got| got.frame);
+    assert_eq!(numbers(&got.collect::<Vec<_>>()), [0, 1, 3, 2]);
+}
+
+#[test]
+fn frames_can_be_kept_from_merging_by_their_metadata() {
+    let frames: Vec<_> = (0..4)
+        .map(|n| tcp4(A, B).seq(1 + 100 * n).payload(100).build().bytes)
+        .collect();
+    for (fault_marks, packets) in [(false, 1), (true, 4)] {
+        let marked = FaultOptions {
+            fault_marks,
+            ..FaultOptions::default()
+        };
+        let rig = reflected(marked, &frames);
+        assert_eq!(rig.rx.packets().len(), packets, "{fault_marks}");
+    }
 }
