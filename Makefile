@@ -6,8 +6,10 @@ ARGS ?=
 SECONDS ?= 60
 CPU ?= 0
 UPLINK ?=
+NAME ?= T4
+ROUNDS ?= 5
 
-.PHONY: all demo test soak tx-soak check captures fuzz mutants peers rules
+.PHONY: all demo experiment test soak tx-soak check captures fuzz mutants peers rules
 
 all:
 	$(CARGO) build --release
@@ -17,6 +19,13 @@ demo:
 	./qemu-tests/prerequisites.sh
 	$(CARGO) build --release --bin vhost-user-gro --example demo
 	$(CARGO) run --quiet --release --example demo -- $(ARGS)
+
+# One of the experiments T1 to T5, in up to 12 minutes: a table and a plot in docs/results.
+# ARGS="--parts a,b" does a part of it, ARGS=--help lists more.
+experiment:
+	./qemu-tests/prerequisites.sh
+	$(CARGO) build --release --bin vhost-user-gro --example experiments
+	$(CARGO) run --quiet --release --example experiments -- $(NAME) --rounds $(ROUNDS) $(ARGS)
 
 # Format, lints, documentation and all tests, those on guests included.
 test:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fetches what the guest tests and the demo need, and builds the guest's image.
+# Fetches what the guest tests, the demo and the experiments need, and builds the guest's image.
 #
 #   setup.sh DIR
 #
@@ -59,7 +59,7 @@ run() {
     LD_LIBRARY_PATH=$(libraries "$tree") "$tree/$program" "$@"
 }
 
-unpack tools "$release" busybox-static cpio ethtool iperf3 iproute2 netperf passt socat tcpdump tcpreplay
+unpack tools "$release" busybox-static cpio ethtool iperf3 iproute2 netperf passt socat strace tcpdump tcpreplay
 unpack qemu/release "$release" qemu-system-x86
 if [ "$backports" != "$release" ]; then
     unpack qemu/newest "$backports" qemu-system-x86
@@ -119,6 +119,8 @@ done
 for module in llc stp garp mrp 8021q; do
     module "$module" && echo "$module" >>"$root/modules/vlan"
 done
+# For the experiments: the kernel's generator of frames.
+module pktgen || say "no pktgen: experiments with small frames are left out"
 echo 'root:x:0:0:root:/:/bin/sh' >"$root/etc/passwd"
 echo 'tcpdump:x:100:100:tcpdump:/:/bin/sh' >>"$root/etc/passwd"
 echo 'root:x:0:' >"$root/etc/group"

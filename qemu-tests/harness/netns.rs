@@ -154,6 +154,14 @@ impl Lab<'_> {
         format!("up{}", self.id)
     }
 
+    /// Lets so many frames wait in an interface.
+    pub(crate) fn lengthen(&self, interface: &str, frames: u32) -> Result<()> {
+        ip(
+            self.kit,
+            &format!("link set {interface} txqueuelen {frames}"),
+        )
+    }
+
     /// Lets an interface send no faster than `rate`, such as `100mbit`, with at most `limit` bytes
     /// waiting. None lifts it.
     pub(crate) fn shape(&self, interface: &str, limit: Option<(&str, u32)>) -> Result<()> {
