@@ -33,6 +33,7 @@ mod scene;
 mod segment;
 mod soak;
 mod stream;
+mod testpmd;
 mod traffic;
 mod train;
 mod transmit;
@@ -166,6 +167,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         multiqueue::CASES,
         transmit::CASES,
         stream::CASES,
+        testpmd::CASES,
     ];
     let cases: Vec<&'static Case> = cases.into_iter().flatten().collect();
     let backend = Backend::from_environment();

@@ -9,6 +9,7 @@
 #
 #   DIR/apt            private package lists and downloaded packages
 #   DIR/tools          netperf, tcpdump and the like, for host and guest
+#   DIR/dpdk           testpmd and DPDK's drivers
 #   DIR/qemu/newest    QEMU of the backports, where there is one
 #   DIR/qemu/release   QEMU of the release itself
 #   DIR/image          vmlinuz, initrd and the list of versions
@@ -60,6 +61,10 @@ run() {
 }
 
 unpack tools "$release" busybox-static cpio ethtool iperf3 iproute2 netperf passt socat strace tcpdump tcpreplay
+# testpmd is linked to half of DPDK, but its package wants all of it, and what is needed to build on it.
+packages_wanted='dpdk-dev|librte-.*[0-9]|lib[a-oq-z].*[0-9]|libpcap0.8|ibverbs-providers|zlib1g'
+unpack dpdk "$release" dpdk-dev
+unset packages_wanted
 unpack qemu/release "$release" qemu-system-x86
 if [ "$backports" != "$release" ]; then
     unpack qemu/newest "$backports" qemu-system-x86

@@ -223,7 +223,7 @@ impl Qemu {
     }
 }
 
-fn library_path(tree: &Path) -> OsString {
+pub(super) fn library_path(tree: &Path) -> OsString {
     let mut path = tree.join("usr/lib/x86_64-linux-gnu").into_os_string();
     path.push(":");
     path.push(tree.join("lib/x86_64-linux-gnu"));

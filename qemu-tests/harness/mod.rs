@@ -18,7 +18,7 @@
 #![allow(
     dead_code,
     unused_imports,
-    reason = "the tests, the demo and the experiments each use a part of the harness"
+    reason = "the tests, the demo, the rates and the experiments each use a part of the harness"
 )]
 
 pub(crate) mod account;
@@ -42,6 +42,7 @@ pub(crate) mod sandbox;
 pub(crate) mod spread;
 pub(crate) mod station;
 pub(crate) mod strace;
+pub(crate) mod testpmd;
 mod tunnel;
 pub(crate) mod user;
 pub(crate) mod vm;

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -51,9 +51,25 @@ pub(crate) struct Thread {
 impl Process {
     /// Starts `command` with standard output and error going to `log`.
     pub(crate) fn start(name: &str, command: &mut Command, log: PathBuf) -> Result<Self> {
+        command.stdin(Stdio::null());
+        Self::spawn(name, command, log)
+    }
+
+    /// The same with a pipe for what the process reads.
+    pub(crate) fn start_listening(
+        name: &str,
+        command: &mut Command,
+        log: PathBuf,
+    ) -> Result<(Self, ChildStdin)> {
+        command.stdin(Stdio::piped());
+        let mut process = Self::spawn(name, command, log)?;
+        let pipe = process.child.stdin.take().context("no pipe")?;
+        Ok((process, pipe))
+    }
+
+    fn spawn(name: &str, command: &mut Command, log: PathBuf) -> Result<Self> {
         let file = File::create(&log).with_context(|| format!("create {}", log.display()))?;
         let child = command
-            .stdin(Stdio::null())
             .stdout(file.try_clone()?)
             .stderr(file)
             .spawn()
