@@ -9,7 +9,7 @@ UPLINK ?=
 NAME ?= T4
 ROUNDS ?= 5
 
-.PHONY: all demo experiment test soak tx-soak check captures fuzz mutants peers rules
+.PHONY: all demo experiment test soak tx-soak check captures fuzz mutants peers rates rules
 
 all:
 	$(CARGO) build --release
@@ -73,3 +73,10 @@ mutants:
 # The engine and DPDK's side by side on processor CPU, half a minute; needs a C compiler and pkg-config.
 peers:
 	CPU=$(CPU) ./benches/peers/run.sh
+
+# Frames a second with testpmd as the guest, beside testpmd's own device, to docs/results/rates.md; five
+# minutes on two processors. ARGS="--rounds 9" does more.
+rates:
+	./qemu-tests/prerequisites.sh
+	$(CARGO) build --release --bin vhost-user-gro --example rates
+	$(CARGO) run --quiet --release --example rates -- $(ARGS)

@@ -42,7 +42,8 @@ impl Cpus {
     }
 }
 
-fn bind(tid: Option<i32>, cpu: usize) -> Result<()> {
+/// Keeps a thread on one processor: the calling one unless another is named.
+pub(crate) fn bind(tid: Option<i32>, cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     rustix::thread::sched_setaffinity(tid.and_then(Pid::from_raw), &set)
