@@ -6,9 +6,11 @@
 //! frames by flow.
 //!
 //! The ring is `TPACKET_V2`, one slot for each frame. `TPACKET_V3` packs frames into blocks and
-//! wakes for a block, which is much cheaper for a stream; but it shows a block when it is full or
-//! after a timer of a millisecond at best, which is what an answer to a lone request would wait
-//! for, and one held frame would keep a whole block.
+//! wakes for a block; but it shows a block when it is full or after a timer of a millisecond at
+//! best, which is what an answer to a lone request would wait for, and one held frame would keep a
+//! whole block. Bare readers on a veth, bursts of 16 and 64 frames: 1.01 and 0.79 us of CPU for a
+//! KB with V2, 0.25 and 0.23 with V3, nearly all of it the price of waking for 2 frames or for 35,
+//! which the poll model pays less often; a frame every 300 us was 7 us old with V2, 709 with V3.
 //!
 //! Short frames from the guest leave together at the end of a drain (`batch`). A mapped ring
 //! for them measured the same and would need their order kept beside that of the long ones.
