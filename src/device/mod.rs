@@ -37,4 +37,4 @@ pub use ring::{QueueFault, RingConfig, RingFault, SplitRing};
 pub use rx_queue::{Fill, RxQueue};
 pub use stats::{NotifyStats, RxQueueStats, TxQueueStats};
 pub use tx_check::TxDrop;
-pub use tx_queue::{Taken, Tx, TxFrame, TxQueue};
+pub use tx_queue::{Pieces, Taken, Tx, TxFrame, TxQueue};

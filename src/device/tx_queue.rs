@@ -34,16 +34,15 @@ pub struct TxFrame<'a> {
     pub vnet: VnetHdr,
     /// Our copy of the first bytes: the whole frame, or at least all headers.
     pub head: &'a [u8],
-    rest: [GuestSlice<'a>; REST_MAX],
-    rest_len: usize,
+    rest: &'a [GuestSlice<'a>],
     frame_len: usize,
 }
 
 impl<'a> TxFrame<'a> {
     /// The bytes behind `head`, still in guest memory.
     #[must_use]
-    pub fn rest(&self) -> &[GuestSlice<'a>] {
-        &self.rest[..self.rest_len]
+    pub const fn rest(&self) -> &[GuestSlice<'a>] {
+        self.rest
     }
 
     /// Bytes of the frame, without the virtio-net header.
@@ -53,12 +52,19 @@ impl<'a> TxFrame<'a> {
     }
 }
 
+/// Where the pieces of one frame after the other are noted while it is looked at. Made once for a
+/// bulk: to clear it costs more than all else that is done for a small frame.
+#[derive(Debug)]
+pub struct Pieces<'m>([GuestSlice<'m>; REST_MAX]);
+
+impl Default for Pieces<'_> {
+    fn default() -> Self {
+        Self([GuestSlice::from(<&mut [u8]>::default()); REST_MAX])
+    }
+}
+
 /// One frame in hand.
 #[derive(Clone, Copy, Debug)]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "lives on the stack for one frame; a box would allocate"
-)]
 pub enum Tx<'a> {
     /// A frame to send.
     Frame(TxFrame<'a>),
@@ -189,11 +195,11 @@ impl TxQueue {
 
     /// The frame in hand that has `nth` others before it.
     #[must_use]
-    pub fn frame(&self, nth: usize) -> Option<Tx<'_>> {
+    pub fn frame<'f, 'm: 'f>(&'m self, nth: usize, pieces: &'f mut Pieces<'m>) -> Option<Tx<'f>> {
         let at = self.first + nth;
         let slot = self.slots[..self.end].get(at)?;
         Some(match slot.frame {
-            Ok(checked) => Tx::Frame(self.seen(at, slot, &checked)),
+            Ok(checked) => Tx::Frame(self.seen(at, slot, &checked, pieces)),
             Err(reason) => Tx::Dropped(reason),
         })
     }
@@ -269,27 +275,27 @@ impl TxQueue {
         })
     }
 
-    fn seen<'a>(&'a self, at: usize, slot: &InHand, checked: &Checked) -> TxFrame<'a> {
-        let mut rest = [empty_slice(); REST_MAX];
-        let mut rest_len = 0;
-        for (seen, extent) in rest.iter_mut().zip(&slot.rest) {
+    fn seen<'f, 'm: 'f>(
+        &'m self,
+        at: usize,
+        slot: &InHand,
+        checked: &Checked,
+        Pieces(pieces): &'f mut Pieces<'m>,
+    ) -> TxFrame<'f> {
+        let mut count = 0;
+        for (piece, extent) in pieces.iter_mut().zip(&slot.rest) {
             if let Some(slice) = extent.slice(self.ring.map()) {
-                *seen = slice;
-                rest_len += 1;
+                *piece = slice;
+                count += 1;
             }
         }
         TxFrame {
             vnet: checked.vnet,
             head: &self.copies[at * COPY_LEN..][..checked.copied],
-            rest,
-            rest_len,
+            rest: &pieces[..count],
             frame_len: checked.frame_len,
         }
     }
-}
-
-fn empty_slice<'a>() -> GuestSlice<'a> {
-    GuestSlice::from(<&mut [u8]>::default())
 }
 
 /// Fills `out` from the front of `extents` and takes those bytes off them. The caller made sure
@@ -350,7 +356,10 @@ mod tests {
 
     /// The frame in hand behind `nth` others; `Err` for a refused one.
     fn seen(tx: &TxQueue, nth: usize) -> Result<Vec<u8>, TxDrop> {
-        match tx.frame(nth).expect("so many are in hand") {
+        match tx
+            .frame(nth, &mut Pieces::default())
+            .expect("so many are in hand")
+        {
             Tx::Frame(frame) => Ok(bytes(&frame)),
             Tx::Dropped(reason) => Err(reason),
         }
@@ -437,7 +446,7 @@ mod tests {
         for (nth, frame) in frames[2..].iter().enumerate() {
             assert_eq!(seen(&tx, nth), Ok(frame[HDR..].to_vec()));
         }
-        assert!(tx.frame(2).is_none());
+        assert!(tx.frame(2, &mut Pieces::default()).is_none());
         tx.complete(2);
         tx.publish();
         assert_eq!(driver.collect_all().len(), 2);
@@ -486,7 +495,8 @@ mod tests {
         driver.post(&parts).unwrap();
         assert!(tx.take().unwrap().is_some());
         driver.write(parts[0].addr, &vec![0xff; 4012]);
-        let Some(Tx::Frame(seen)) = tx.frame(0) else {
+        let mut pieces = Pieces::default();
+        let Some(Tx::Frame(seen)) = tx.frame(0, &mut pieces) else {
             panic!("the frame is still in hand");
         };
         assert_eq!(seen.vnet, VnetHdr::default());
@@ -637,7 +647,8 @@ mod tests {
         driver.post_tx(&frame, &[12, 100, 2900]);
         let is_gso = true;
         assert_eq!(tx.take(), Ok(Some(Taken::Frame { len: 3000, is_gso })));
-        let Some(Tx::Frame(seen)) = tx.frame(0) else {
+        let mut pieces = Pieces::default();
+        let Some(Tx::Frame(seen)) = tx.frame(0, &mut pieces) else {
             panic!("a good frame");
         };
         assert_eq!(seen.vnet, vnet);

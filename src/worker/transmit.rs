@@ -18,7 +18,7 @@ use super::sender::Sender;
 use super::signal::Served;
 use super::stats::TransmitStats;
 use super::trace::Tracer;
-use crate::device::{QueueFault, Taken, Tx, TxFrame, TxQueue};
+use crate::device::{Pieces, QueueFault, Taken, Tx, TxFrame, TxQueue};
 use crate::time::Instant;
 use crate::tx::{Bulk, TxConfig};
 use crate::uplink::{self, SendError};
@@ -182,7 +182,8 @@ impl Transmit {
     /// Sends what is in hand with one submission, and gives back what is not to be kept.
     fn send_bulk(&mut self, queue: &mut TxQueue, now: Instant, host: &mut Host) {
         let mut done = 0;
-        while let Some(next) = queue.frame(done) {
+        let mut pieces = Pieces::default();
+        while let Some(next) = queue.frame(done, &mut pieces) {
             let is_done = match next {
                 // Counted by the queue.
                 Tx::Dropped(_) => true,

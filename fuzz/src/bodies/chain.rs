@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use vhost_user_gro::device::{
-    Features, Fill, QueueFault, RingConfig, RxQueue, SplitRing, Tx, TxDrop, TxQueue,
+    Features, Fill, Pieces, QueueFault, RingConfig, RxQueue, SplitRing, Tx, TxDrop, TxQueue,
 };
 use vhost_user_gro::sys::GuestMap;
 use vhost_user_gro::wire::VnetHdr;
@@ -460,7 +460,7 @@ impl World {
         };
         let chain = before.chain(&self.guest, head, false);
         found?;
-        match tx.frame(0) {
+        match tx.frame(0, &mut Pieces::default()) {
             Some(Tx::Dropped(reason)) => {
                 assert_eq!(reason == TxDrop::BadChain, chain.is_none(), "{reason:?}");
             }

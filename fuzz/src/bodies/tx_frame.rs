@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use vhost_user_gro::device::{
-    Features, Offloads, RingConfig, SplitRing, Tx, TxDrop, TxFrame, TxQueue,
+    Features, Offloads, Pieces, RingConfig, SplitRing, Tx, TxDrop, TxFrame, TxQueue,
 };
 use vhost_user_gro::gso;
 use vhost_user_gro::sys::GuestMap;
@@ -60,11 +60,17 @@ pub fn run(bytes: &[u8]) {
     for _ in 0..2 {
         assert!(tx.take().expect("the ring is sound").is_some());
     }
-    match tx.frame(0).expect("a frame was posted") {
+    match tx
+        .frame(0, &mut Pieces::default())
+        .expect("a frame was posted")
+    {
         Tx::Dropped(reason) => check_drop(reason, &chain),
         Tx::Frame(frame) => check_frame(&frame, &chain, features.host_offloads()),
     }
-    assert!(matches!(tx.frame(1), Some(Tx::Frame(_))));
+    assert!(matches!(
+        tx.frame(1, &mut Pieces::default()),
+        Some(Tx::Frame(_))
+    ));
     tx.complete(2);
     assert_eq!(tx.take(), Ok(None));
     tx.publish();
