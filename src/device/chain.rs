@@ -12,7 +12,7 @@ pub const CHAIN_MAX: usize = 1024;
 /// `VIRTQ_DESC_F_NEXT`.
 const NEXT: u16 = 1;
 /// `VIRTQ_DESC_F_WRITE`.
-const WRITE: u16 = 2;
+pub(super) const WRITE: u16 = 2;
 /// `VIRTQ_DESC_F_INDIRECT`.
 const INDIRECT: u16 = 4;
 
@@ -150,7 +150,9 @@ impl Walker<'_> {
     fn table(&mut self, ring: &SplitRing, head: u16) -> Result<u16, ChainFault> {
         let mut index = head;
         for taken in 1..=ring.size() {
-            let descriptor = ring.descriptor(index).ok_or(ChainFault::NextIndex(index))?;
+            let Some(descriptor) = ring.descriptor(index) else {
+                return Err(ChainFault::NextIndex(index));
+            };
             if descriptor.flags & INDIRECT != 0 {
                 if !ring.allows_indirect() {
                     return Err(ChainFault::IndirectNotAcked);

@@ -19,6 +19,7 @@
 pub mod chain;
 mod config_space;
 mod features;
+mod look_ahead;
 mod notify;
 mod ring;
 mod rx_queue;

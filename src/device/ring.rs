@@ -8,11 +8,14 @@ use std::sync::atomic::{Ordering, fence};
 use virtio_queue::{Queue, QueueT};
 use vm_memory::GuestAddress;
 
+use super::look_ahead::LookAhead;
 use super::notify::{CallGate, Wanted};
 use crate::sys::{Descriptor, GuestMap, RingArea};
 
 /// Largest ring of the specification.
 const SIZE_MAX: u16 = 32768;
+/// Used entries asked for before they are written: two lines of them.
+const USED_AHEAD: u16 = 16;
 /// `VIRTQ_USED_F_NO_NOTIFY`: the guest need not kick.
 const NO_NOTIFY: u16 = 1;
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT`: the guest need not be interrupted.
@@ -92,6 +95,7 @@ pub struct SplitRing {
     /// `used.idx` as the guest knows it.
     published: u16,
     call_gate: CallGate,
+    look_ahead: LookAhead,
 }
 
 impl SplitRing {
@@ -113,6 +117,7 @@ impl SplitRing {
             next_used: config.next_avail,
             published: config.next_avail,
             call_gate: CallGate::default(),
+            look_ahead: LookAhead::new(config.next_avail),
         })
     }
 
@@ -173,6 +178,7 @@ impl SplitRing {
         if self.next_avail == self.avail_seen && self.available()? == 0 {
             return Ok(None);
         }
+        (self.look_ahead).go_on(&self.area, &self.map, self.next_avail, self.avail_seen);
         let head = self.area.avail_head(self.next_avail);
         if head >= self.size() {
             return Err(QueueFault::HeadIndex(head));
@@ -192,6 +198,8 @@ impl SplitRing {
     /// bytes. The guest sees it at the next [`publish`](Self::publish).
     pub fn stage_used(&mut self, head: u16, len: u32) {
         self.area.write_used(self.next_used, head, len);
+        // The guest has looked at what lies there from the last time round.
+        (self.area).prefetch_used(self.next_used.wrapping_add(USED_AHEAD));
         self.next_used = self.next_used.wrapping_add(1);
     }
 

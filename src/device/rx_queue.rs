@@ -155,10 +155,9 @@ impl RxQueue {
     /// [`Fill::Filled`] the caller gives the reserved ones back.
     fn reserve(&mut self, needed: u64) -> Result<Fill, QueueFault> {
         self.release();
-        let available = self.ring.available()?;
         if let Some(last) = self.shortage
-            && last.available == available
             && last.bytes < needed
+            && last.available == self.ring.available()?
         {
             return Ok(Fill::NoBuffers);
         }

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use vm_memory::{Address, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
+use super::prefetch::{LINE, Purpose, prefetch};
+
 /// A range of guest memory, valid as long as the borrow of the map it came from.
 pub type GuestSlice<'a> = vm_memory::VolatileSlice<'a>;
 
@@ -83,6 +85,17 @@ impl GuestMap {
         // keeps alive for as long as `self` is borrowed. All access goes through such slices or
         // atomics.
         Some(unsafe { GuestSlice::new(host, left.min(len)) })
+    }
+
+    /// Asks for the first `len` bytes from guest address `gpa` on ahead of their use, as far as they
+    /// are memory. `gpa` may be anything: nothing follows from it but a hint.
+    pub fn prefetch(&self, gpa: u64, len: usize, purpose: Purpose) {
+        if let Some(slice) = self.prefix(gpa, len) {
+            let start = slice.ptr_guard().as_ptr();
+            for at in (0..slice.len()).step_by(LINE) {
+                prefetch(start.wrapping_add(at), purpose);
+            }
+        }
     }
 
     /// The region around `gpa`, and how far behind its start `gpa` lies.

@@ -7,8 +7,9 @@
 )]
 
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use super::prefetch::{Purpose, prefetch};
 use super::{GuestMap, GuestSlice};
 
 /// Bytes of one descriptor.
@@ -36,12 +37,18 @@ impl Descriptor {
     #[must_use]
     pub fn decode(bytes: [u8; DESCRIPTOR_LEN]) -> Self {
         let word = u128::from_le_bytes(bytes);
+        #[allow(clippy::cast_possible_truncation, reason = "each half is cut out")]
+        Self::from_halves([word as u64, (word >> 64) as u64])
+    }
+
+    /// Cuts the fields out of the two halves of a descriptor.
+    const fn from_halves([addr, rest]: [u64; 2]) -> Self {
         #[allow(clippy::cast_possible_truncation, reason = "each field is cut out")]
         Self {
-            addr: word as u64,
-            len: (word >> 64) as u32,
-            flags: (word >> 96) as u16,
-            next: (word >> 112) as u16,
+            addr,
+            len: rest as u32,
+            flags: (rest >> 32) as u16,
+            next: (rest >> 48) as u16,
         }
     }
 }
@@ -121,13 +128,17 @@ impl RingArea {
         if index >= self.size {
             return None;
         }
-        let at = self.desc.wrapping_add(usize::from(index) * DESCRIPTOR_LEN);
-        // SAFETY: the table has `size` descriptors and `index` is below it; the mapping lives as
-        // long as `self`, which outlives the slice.
-        let slice = unsafe { GuestSlice::new(at, DESCRIPTOR_LEN) };
-        let mut bytes = [0; DESCRIPTOR_LEN];
-        slice.copy_to(&mut bytes);
-        Some(Descriptor::decode(bytes))
+        let at = usize::from(index) * 2;
+        let halves = [at, at + 1].map(|half| self.desc_half(half).load(Ordering::Relaxed));
+        Some(Descriptor::from_halves(halves.map(u64::from_le)))
+    }
+
+    /// Asks for the descriptor with this index ahead of its use; nothing happens beyond the table.
+    pub fn prefetch_descriptor(&self, index: u16) {
+        if index < self.size {
+            let at = usize::from(index) * DESCRIPTOR_LEN;
+            prefetch(self.desc.wrapping_add(at), Purpose::Read);
+        }
     }
 
     /// Writes `used.ring[position % size]`. Not seen by the guest until
@@ -138,6 +149,12 @@ impl RingArea {
             .store(u32::from(head).to_le(), Ordering::Relaxed);
         self.used_element(word + 1)
             .store(len.to_le(), Ordering::Relaxed);
+    }
+
+    /// Asks for `used.ring[position % size]` ahead of its being written.
+    pub fn prefetch_used(&self, position: u16) {
+        let at = 4 + self.slot(position) * USED_ELEMENT_LEN;
+        prefetch(self.used.cast::<u8>().wrapping_add(at), Purpose::Write);
     }
 
     /// Stores `used.idx`, behind everything written before.
@@ -158,6 +175,14 @@ impl RingArea {
 
     fn slot(&self, position: u16) -> usize {
         usize::from(position & (self.size - 1))
+    }
+
+    /// Half `index` of the descriptors, which is below `2 * size`.
+    fn desc_half(&self, index: usize) -> &AtomicU64 {
+        let half = self.desc.cast::<u64>().wrapping_add(index);
+        // SAFETY: the caller stays within the `size` descriptors that `new` translated, aligned to
+        // 16, in a mapping that lives as long as `self`; we use these halves atomically only.
+        unsafe { AtomicU64::from_ptr(half) }
     }
 
     /// Word `index` of the available ring, which is below `3 + size`.
