@@ -7,6 +7,7 @@ use anyhow::Result;
 use crate::Experiment;
 use crate::bench::{Bench, Contender, plain_guest};
 use crate::harness::account::count;
+use crate::harness::netns::Tags;
 use crate::harness::netperf::{self, Workload};
 use crate::harness::{Lab, Station, Wire};
 use crate::measures::{
@@ -72,12 +73,12 @@ impl Uplink {
         let (words, narrows) = match self {
             Uplink::Tap => (format!("--tap {}", lab.add_tap(1)?), lab.uplink()),
             Uplink::AfPacket | Uplink::AfXdp => {
-                let interface = lab.make_interface(lab.next_port())?;
-                let option = if self == Uplink::AfXdp {
-                    "--af-xdp"
+                let (option, tags) = if self == Uplink::AfXdp {
+                    ("--af-xdp", Tags::InFrames)
                 } else {
-                    "--af-packet"
+                    ("--af-packet", Tags::Beside)
                 };
+                let interface = lab.make_interface(lab.next_port(), tags)?;
                 (format!("{option} {interface}"), interface)
             }
         };

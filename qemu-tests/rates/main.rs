@@ -16,8 +16,6 @@ use clap::Parser;
 mod harness;
 mod report;
 mod rig;
-#[path = "../demo/spread.rs"]
-mod spread;
 
 use harness::{Cpus, Kit, kit, sandbox};
 use rig::{Device, Direction, Pages};

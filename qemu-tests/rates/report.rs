@@ -5,9 +5,9 @@ use std::fmt::Write;
 use anyhow::{Context, Result};
 
 use crate::Sample;
+use crate::harness::spread::Spread;
 use crate::harness::testpmd::Memory;
 use crate::rig::{self, Device, Direction};
-use crate::spread::Spread;
 
 /// For the one who watches.
 pub(crate) fn line(sample: &Sample) -> String {

@@ -347,7 +347,7 @@ fn frames_can_be_brought_out_of_order() {
         fault_swap_one_in: Some(1),
         ..FaultOptions::default()
     };
-    let rig = reflected(swapped, &frames);
+    let mut rig = reflected(swapped, &frames);
     let got = rig.rx.packets().into_iter().map(|got| got.frame);
     assert_eq!(numbers(&got.collect::<Vec<_>>()), [0, 1, 3, 2]);
 }
@@ -362,7 +362,7 @@ fn frames_can_be_kept_from_merging_by_their_metadata() {
             fault_marks,
             ..FaultOptions::default()
         };
-        let rig = reflected(marked, &frames);
+        let mut rig = reflected(marked, &frames);
         assert_eq!(rig.rx.packets().len(), packets, "{fault_marks}");
     }
 }
