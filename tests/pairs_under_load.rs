@@ -304,7 +304,8 @@ fn run(queues: Vec<Box<dyn UplinkQueue>>, peers: &[PairPeer], workers: usize) {
     );
     let lost = sum(&stats, |pair| {
         let tx = &pair.transmit;
-        tx.dropped_disabled + tx.dropped_down + tx.refused.total() + pair.uplink.tx_lost
+        let dropped = tx.dropped_disabled + tx.dropped_down + tx.dropped_misfit;
+        dropped + tx.refused.total() + pair.uplink.tx_lost
     });
     assert_eq!(Load::get(&load.sent) + lost, Load::get(&load.posted));
     assert!(sum(&stats, |pair| pair.transmit.dropped_disabled) > 0);

@@ -627,3 +627,29 @@ fn what_is_held_stays_while_the_ring_has_frames_and_goes_when_it_is_empty() {
         "an empty ring leaves nothing"
     );
 }
+
+#[test]
+fn a_steered_pair_allocates_nothing() {
+    let mut beside = Beside::new(&config(), 256);
+    let mut total = 0;
+    for round in 0..30 {
+        beside.fill(40);
+        beside.rig.tx.post_tx(&numbered(7));
+        beside.rig.tx.kick();
+        let now = at_us(round * 1000);
+        let measured = allocation_counter::measure(|| {
+            beside.rig.rest(now);
+        });
+        // After a few rounds every list has its size.
+        if round >= 4 {
+            total += measured.count_total;
+        }
+        let (packets, chains) = beside.rig.rx.collect();
+        assert_eq!(sequence(&packets).len(), 40);
+        beside.rig.rx.give_back(&chains);
+        beside.rig.rx.kick();
+        assert!(beside.peer.next_sent(LIMIT).unwrap().is_some());
+        beside.rig.tx.driver.collect_all();
+    }
+    assert_eq!(total, 0);
+}

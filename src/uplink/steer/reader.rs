@@ -337,6 +337,8 @@ impl Reader {
         if self.unflushed && !self.is_full {
             self.flush();
         }
+        // What may be on its way is limited by the rings; the queue takes back its own buffers.
+        let _ = self.queue.take_completed();
         if self.is_full || self.rests {
             return false;
         }
