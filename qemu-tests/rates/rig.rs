@@ -135,6 +135,10 @@ impl Running {
         let uplink = match (device, direction) {
             (Device::Dpdk, _) => {
                 let socket = Path::new(RUN_DIR).join("dpdk.sock");
+                // The one before was killed and left it behind, for which a new one does not listen.
+                if socket.exists() {
+                    std::fs::remove_file(&socket)?;
+                }
                 let config = TestpmdConfig {
                     frame_len,
                     memory,
@@ -142,6 +146,10 @@ impl Running {
                     ..TestpmdConfig::device(&socket, direction.device_mode())
                 };
                 let mut testpmd = Testpmd::start(kit, &config)?;
+                wait_until("testpmd's socket", Duration::from_secs(10), || {
+                    testpmd.process.check_alive()?;
+                    Ok(socket.exists())
+                })?;
                 testpmd.go()?;
                 return Ok((Running::Testpmd { _testpmd: testpmd }, socket));
             }
