@@ -225,7 +225,7 @@ pub(crate) fn trains(
 /// Starts what answers [`probes`].
 pub(crate) fn serve_probes(vm: &Vm) -> Result<()> {
     vm.run(&format!(
-        "(socat -t 0.1 UDP6-RECVFROM:{PROBE},ipv6only=0,fork PIPE >/tmp/probes.log 2>&1 &); n=0; \
+        "(socat -t 5 UDP6-RECVFROM:{PROBE},ipv6only=0,fork PIPE >/tmp/probes.log 2>&1 &); n=0; \
          until grep -q ':{PROBE:04X} ' /proc/net/udp6; do n=$((n+1)); [ $n -lt 500 ] || exit 1; usleep 20000; done"
     ))
     .map(drop)
