@@ -306,6 +306,9 @@ impl Receive {
 
     /// Fills and publishes until the list is empty or the guest has promised a kick.
     fn fill(&mut self, now: Instant, queue: &mut RxQueue) -> Result<(), QueueFault> {
+        // Buffers that were seen before are taken without another look at the ring's index. One
+        // look each time, so that a ring that runs away is stopped while it still has some.
+        queue.ring_mut().available()?;
         for _ in 0..FILLS {
             let view = self.tracer.as_deref().map(|tracer| (now, tracer));
             let is_done = self
