@@ -362,7 +362,7 @@ fn f60_frames_of_every_size_arrive_whole() {
 }
 
 #[test]
-fn f37_what_the_host_or_this_queue_sends_is_not_received() {
+fn what_the_host_or_this_queue_sends_is_not_received() {
     in_namespace(
         "f37_what_the_host_or_this_queue_sends_is_not_received",
         || {
