@@ -364,7 +364,7 @@ fn f60_frames_of_every_size_arrive_whole() {
 #[test]
 fn what_the_host_or_this_queue_sends_is_not_received() {
     in_namespace(
-        "f37_what_the_host_or_this_queue_sends_is_not_received",
+        "what_the_host_or_this_queue_sends_is_not_received",
         || {
             let mut cable = Cable::new(1500, config(64));
             let mut other = attach("uplink", 1, config(SMALL)).remove(0);
