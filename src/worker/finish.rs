@@ -12,6 +12,11 @@ use crate::wire::VnetHdr;
 use crate::wire::tcp::{CWR, Tcp};
 use crate::wire::vnet_hdr::{F_NEEDS_CSUM, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
 
+/// Segments that are made in one turn, before others get theirs: a guest may ask for 65000 of one
+/// packet, and a turn has up to a quota of packets (rule TX-3). Packets of the usual segment sizes
+/// come to less than 50 each.
+const TURN_SEGMENTS: u32 = 1024;
+
 /// What is left to do for a frame before the uplink can have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
@@ -28,6 +33,8 @@ enum Work {
 pub(super) enum FinishError {
     /// It is not what its header says, so it cannot be finished.
     Misfit,
+    /// The rest of its segments has to wait for the next turn.
+    TurnIsOver,
     /// The uplink's error.
     Send(SendError),
 }
@@ -45,6 +52,8 @@ pub(super) struct Finisher {
     host: Offloads,
     /// Segments of the frame at hand that the uplink has.
     segments_sent: u32,
+    /// Segments that may still be made in this turn.
+    turn_segments: u32,
     /// Where a frame or segment is built. Untouched memory costs nothing.
     scratch: Box<[u8]>,
 }
@@ -55,8 +64,14 @@ impl Finisher {
         Self {
             host,
             segments_sent: 0,
+            turn_segments: TURN_SEGMENTS,
             scratch: vec![0; BUF_LEN].into_boxed_slice(),
         }
+    }
+
+    /// A new turn begins.
+    pub(super) fn begin_turn(&mut self) {
+        self.turn_segments = TURN_SEGMENTS;
     }
 
     /// Begins the next frame with its first segment, whatever became of this one.
@@ -92,7 +107,7 @@ impl Finisher {
         };
         let is_kept = matches!(
             sent,
-            Err(FinishError::Send(SendError::Full | SendError::NoMemory))
+            Err(FinishError::TurnIsOver | FinishError::Send(SendError::Full | SendError::NoMemory))
         );
         if !is_kept {
             self.forget_frame();
@@ -147,6 +162,9 @@ impl Finisher {
         let misfit = |_: GsoError| FinishError::Misfit;
         let segments = Segments::of(frame.head, frame.frame_len(), &frame.vnet).map_err(misfit)?;
         while self.segments_sent < segments.count() {
+            if self.turn_segments == 0 {
+                return Err(FinishError::TurnIsOver);
+            }
             let copy = |offset, room: &mut [u8]| copy_from(frame, offset, room);
             let len = segments
                 .write_with(frame.head, self.segments_sent, &mut self.scratch, copy)
@@ -154,6 +172,7 @@ impl Finisher {
             let segment = self.scratch.get(..len).unwrap_or_default();
             put(&finished(segment), len)?;
             self.segments_sent += 1;
+            self.turn_segments -= 1;
         }
         Ok(())
     }

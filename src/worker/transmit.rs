@@ -132,6 +132,9 @@ impl Transmit {
         tell: &mut impl FnMut(Served),
     ) -> Result<(), QueueFault> {
         queue.ring_mut().disable_notifications();
+        // Until the ring was seen empty with kicks on, also if what led here was no kick.
+        self.pending = true;
+        self.finisher.begin_turn();
         let mut quota = self.config.tx_quota;
         while quota > 0 {
             self.sender.reclaim(now, host);
@@ -224,6 +227,7 @@ impl Transmit {
                 self.stats.dropped_misfit += 1;
                 return true;
             }
+            Err(FinishError::TurnIsOver) => return false,
             Err(FinishError::Send(error)) => error,
         };
         match error {

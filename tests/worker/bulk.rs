@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use vhost_user_gro::device::Features;
 use vhost_user_gro::tx::TxConfig;
+use vhost_user_gro::uplink::Offloads;
 use vhost_user_gro::wire::vnet_hdr::VNET_HDR_LEN;
 use vhost_user_gro::worker::PairConfig;
 use vm_memory::{Bytes, GuestAddress};
@@ -326,4 +327,27 @@ fn tx_11_kicks_are_off_while_frames_are_taken() {
     rig.settle(at_us(1));
     assert!(flags.lock().unwrap().iter().all(|flags| *flags == 1));
     assert_eq!(rig.tx.driver.used_flags(), 0);
+}
+
+#[test]
+fn tx_3_a_turn_makes_so_many_segments_and_the_rest_follows() {
+    let (mut rig, uplink) = Recording::rig(&PairConfig {
+        uplink_offloads: Offloads::default(),
+        ..config()
+    });
+    rig.features = linux() | Features::HOST_TSO4;
+    rig.apply(at_us(0));
+    let packet = tcp4(A, B).payload(3000).partial_csum();
+    let built = packet.host_gso_size(Some(1)).build();
+    let message = [&built.meta.vnet.encode()[..], &built.bytes].concat();
+    let len = u32::try_from(message.len()).unwrap();
+    rig.tx.driver.post_tx(&message, &[12, len - 12]);
+    post(&mut rig, 0..1);
+    let due = rig.pair.turn(at_us(1)).unwrap();
+    assert_eq!((uplink.frames().len(), due), (1024, Some(at_us(1))));
+    rig.settle(at_us(1));
+    let frames = uplink.frames();
+    let payload = frames.iter().take(3000).map(|frame| frame[54]);
+    assert!(payload.eq(built.bytes[54..].iter().copied()));
+    assert_eq!(numbers(&frames[3000..]), [0]);
 }

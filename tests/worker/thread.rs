@@ -1,14 +1,15 @@
 //! The hand-shake with a real data thread. Everything waits on descriptors or answers.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vhost_user_gro::sys::{Placement, Policy};
 use vhost_user_gro::uplink::pair::{PairPeer, PairQueue};
 use vhost_user_gro::uplink::{
-    FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame, UplinkQueue, UplinkStats,
+    Flushed, FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame, UplinkQueue,
+    UplinkStats,
 };
 use vhost_user_gro::worker::{
     DataThread, LinkReport, PairControl, PairSetup, Positions, Seat, ThreadConfig,
@@ -382,4 +383,100 @@ fn a_thread_that_cannot_be_placed_is_not_started() {
     let error = DataThread::spawn(config, vec![seat(queue)]).unwrap_err();
     assert_eq!(error.to_string(), "worker 7 cannot be placed");
     assert!(peer.next_sent(LIMIT).is_err(), "its queue is let go");
+}
+
+/// The number of a frame that is an announcement.
+const ANNOUNCEMENT: u32 = 77;
+
+/// Takes an announcement at once, lets it go at the second flush, and says late that it has left.
+struct Late {
+    queue: PairQueue,
+    is_late: bool,
+    bytes: u32,
+    flushes: u32,
+    questions: u32,
+    asked: mpsc::Sender<()>,
+}
+
+impl UplinkQueue for Late {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.queue.fd()
+    }
+
+    fn recv_batch(
+        &mut self,
+        pool: &FramePool,
+        budget: usize,
+        out: &mut Vec<RxFrame>,
+    ) -> Result<RecvEnd, RecvError> {
+        self.queue.recv_batch(pool, budget, out)
+    }
+
+    fn send(&mut self, frame: &TxFrame<'_>) -> Result<(), SendError> {
+        self.queue.send(frame)?;
+        self.is_late |= numbers(&[frame.head.to_vec()]) == [ANNOUNCEMENT];
+        self.bytes += 60;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<Flushed, SendError> {
+        self.flushes += u32::from(self.is_late);
+        match self.flushes {
+            1 => Err(SendError::Full),
+            _ => Ok(Flushed::All),
+        }
+    }
+
+    fn take_completed(&mut self) -> Option<u32> {
+        if self.flushes >= 2 {
+            self.questions += 1;
+            let _ = self.asked.send(());
+        }
+        if self.is_late && self.questions < 3 {
+            return Some(0);
+        }
+        Some(std::mem::take(&mut self.bytes))
+    }
+
+    fn set_offloads(&mut self, offloads: Offloads) -> std::io::Result<()> {
+        self.queue.set_offloads(offloads)
+    }
+
+    fn stats(&self) -> UplinkStats {
+        self.queue.stats()
+    }
+}
+
+#[test]
+fn f39_frames_posted_while_an_announcement_is_on_its_way_need_no_kick() {
+    let (asked, questions) = mpsc::channel();
+    let late = |queue| -> Box<dyn UplinkQueue> {
+        Box::new(Late {
+            queue,
+            is_late: false,
+            bytes: 0,
+            flushes: 0,
+            questions: 0,
+            asked,
+        })
+    };
+    let mut threaded = Threaded::new(late, Arc::new(|_| {}));
+    threaded.apply();
+    threaded.tx.post_tx(&numbered(1));
+    threaded.tx.kick();
+    threaded.next_sent();
+    await_signal(threaded.tx.setup.call.as_ref().unwrap());
+    while threaded.tx.driver.used_flags() & 1 != 0 {
+        std::thread::yield_now();
+    }
+    threaded.control.announce(numbered(ANNOUNCEMENT));
+    assert_eq!(numbers(&[threaded.next_sent()]), [ANNOUNCEMENT]);
+    // It is in the middle of a drain, and kicks are off.
+    questions.recv_timeout(LIMIT).expect("a question");
+    (0..10).for_each(|number| threaded.tx.post_tx(&numbered(number)));
+    if threaded.tx.driver.used_flags() & 1 == 0 {
+        threaded.tx.kick();
+    }
+    let sent: Vec<_> = (0..10).map(|_| threaded.next_sent()).collect();
+    assert_eq!(numbers(&sent), (0..10).collect::<Vec<_>>());
 }
