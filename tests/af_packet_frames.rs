@@ -363,21 +363,18 @@ fn f60_frames_of_every_size_arrive_whole() {
 
 #[test]
 fn what_the_host_or_this_queue_sends_is_not_received() {
-    in_namespace(
-        "what_the_host_or_this_queue_sends_is_not_received",
-        || {
-            let mut cable = Cable::new(1500, config(64));
-            let mut other = attach("uplink", 1, config(SMALL)).remove(0);
-            let (vnet, frame) = plain(100);
-            send(other.as_mut(), vnet, &frame).unwrap();
-            send(cable.queue.as_mut(), vnet, &frame).unwrap();
-            let mut out = Vec::new();
-            let pool = FramePool::new(4);
-            cable.wire.recv_batch(&pool, 4, &mut out).unwrap();
-            assert_eq!(out.len(), 2);
-            assert_eq!(cable.receive().len(), 0);
-        },
-    );
+    in_namespace("what_the_host_or_this_queue_sends_is_not_received", || {
+        let mut cable = Cable::new(1500, config(64));
+        let mut other = attach("uplink", 1, config(SMALL)).remove(0);
+        let (vnet, frame) = plain(100);
+        send(other.as_mut(), vnet, &frame).unwrap();
+        send(cable.queue.as_mut(), vnet, &frame).unwrap();
+        let mut out = Vec::new();
+        let pool = FramePool::new(4);
+        cable.wire.recv_batch(&pool, 4, &mut out).unwrap();
+        assert_eq!(out.len(), 2);
+        assert_eq!(cable.receive().len(), 0);
+    });
 }
 
 #[test]

@@ -20,6 +20,16 @@ const JUMP_IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
 const JUMP_IF_SET: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
 const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 
+/// Passes nothing.
+pub(super) fn nothing() -> Vec<sock_filter> {
+    vec![step(RETURN, 0)]
+}
+
+/// Passes every frame.
+pub(super) fn everything() -> Vec<sock_filter> {
+    vec![step(RETURN, u32::MAX)]
+}
+
 /// Passes frames to a group or to one of `macs`.
 pub(super) fn for_addresses(macs: &[Mac]) -> Vec<sock_filter> {
     let pass = step(RETURN, u32::MAX);

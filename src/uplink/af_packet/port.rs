@@ -10,7 +10,7 @@ use rustix::net::sockopt::{
 };
 
 use super::error::AfPacketError;
-use super::filter::for_addresses;
+use super::filter::{everything, for_addresses, nothing};
 use super::interface::Interface;
 use super::slot::{FRAME_AT, RESERVE};
 use crate::sys::PacketRing;
@@ -78,9 +78,8 @@ impl Port {
             log::debug!("outgoing frames are told by their type: {err}");
         }
         let macs = interface.macs();
-        if !macs.is_empty() {
-            attach_filter(fd, &mut for_addresses(macs)).map_err(setup("attach a filter"))?;
-        }
+        // Until it is one of the group, a bound socket gets what the group gets as well.
+        attach_filter(fd, &mut nothing()).map_err(setup("attach a filter"))?;
         let slot_len = slot_len(mtu);
         let slots = PacketRing::new(fd, interface.slots(), slot_len).map_err(|source| {
             match Errno::from_io_error(&source) {
@@ -98,6 +97,11 @@ impl Port {
             add_membership(fd, index, membership).map_err(setup("receive what is the guest's"))?;
         }
         interface.join(fd, index)?;
+        let mut filter = match macs.is_empty() {
+            true => everything(),
+            false => for_addresses(macs),
+        };
+        attach_filter(fd, &mut filter).map_err(setup("replace a filter"))?;
         Ok(Self {
             ring: Some(Ring {
                 slots,

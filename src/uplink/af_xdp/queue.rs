@@ -188,8 +188,11 @@ impl UplinkQueue for AfXdpQueue {
         let mut room = most.saturating_sub(socket.lent());
         let mut end = RecvEnd::Budget;
         for _ in 0..budget {
-            if room == 0 && !socket.is_empty() {
-                end = RecvEnd::RingLent;
+            if room == 0 {
+                end = match socket.is_empty() {
+                    true => RecvEnd::Empty,
+                    false => RecvEnd::RingLent,
+                };
                 break;
             }
             match socket.receive() {
