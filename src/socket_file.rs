@@ -150,6 +150,10 @@ pub(crate) fn connect_to(path: &Path) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
+/// Asks who has the file, by a datagram socket: a stream that listens there is of another type,
+/// which the kernel says without a connection that its owner would take for a peer.
+///
+/// Source: `net/unix/af_unix.c`, `unix_find_bsd`.
 fn remove_if_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), SocketFileError> {
     let owned = || path.to_owned();
     let io_error = |source| SocketFileError::Io {
@@ -165,16 +169,13 @@ fn remove_if_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), SocketFi
     if !meta.file_type().is_socket() {
         return Err(SocketFileError::NotASocket { path: owned() });
     }
-    let probe = unix_socket().map_err(|error| io_error(error.into()))?;
+    let probe = socket_of(SocketType::DGRAM).map_err(|error| io_error(error.into()))?;
     match connect(&probe, address) {
-        // A full queue is somebody's, too.
-        Ok(()) | Err(Errno::AGAIN) => Err(SocketFileError::InUse { path: owned() }),
+        Ok(()) | Err(Errno::PROTOTYPE) => Err(SocketFileError::InUse { path: owned() }),
         Err(Errno::CONNREFUSED) => {
             info!("replacing {}, where nobody listens", path.display());
             fs::remove_file(path).map_err(io_error)
         }
-        // A socket of another type has an owner that cannot be asked.
-        Err(Errno::PROTOTYPE) => Err(SocketFileError::InUse { path: owned() }),
         Err(error) => Err(io_error(error.into())),
     }
 }
@@ -209,8 +210,12 @@ fn address(path: &Path) -> Result<SocketAddrUnix, SocketFileError> {
 }
 
 fn unix_socket() -> Result<OwnedFd, Errno> {
+    socket_of(SocketType::STREAM)
+}
+
+fn socket_of(kind: SocketType) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+    socket_with(AddressFamily::UNIX, kind, flags, None)
 }
 
 #[cfg(test)]
@@ -233,6 +238,19 @@ mod tests {
         let file = SocketFile::listen(&path, None).unwrap();
         assert!(UnixStream::connect(&path).is_ok());
         file.accept().unwrap();
+    }
+
+    #[test]
+    fn a_live_socket_is_not_connected_to_by_who_finds_it_taken() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("net.sock");
+        let live = SocketFile::listen(&path, None).unwrap();
+        assert!(matches!(
+            SocketFile::listen(&path, None),
+            Err(SocketFileError::InUse { .. })
+        ));
+        let accepted = live.accept().map(drop).map_err(|error| error.kind());
+        assert_eq!(accepted, Err(io::ErrorKind::WouldBlock));
     }
 
     #[test]
