@@ -205,3 +205,65 @@ fn at_the_end_the_trace_is_whole_and_no_socket_is_left() {
     // A section and an interface, and nothing behind them.
     assert_eq!(std::fs::metadata(&trace).expect("it is there").len(), 60);
 }
+
+/// Needs no root.
+#[test]
+fn a_second_start_touches_nothing_of_the_first() {
+    let folder = folder();
+    let (front, link) = (folder.path().join("front"), folder.path().join("link"));
+    let trace = folder.path().join("trace");
+    let pcap = format!("--pcap={}", trace.display());
+    let stream = format!("--stream=listen:{}", link.display());
+    let mut first = Daemon::start_on(&front, &[&stream, &pcap]);
+    first.wait_for("listening at").expect("it is there");
+    // What a capture has gained since must be there afterwards.
+    let mut file = std::fs::OpenOptions::new()
+        .append(true)
+        .open(&trace)
+        .expect("it is there");
+    file.write_all(&[0; 100]).expect("there is room");
+    let other = folder.path().join("other");
+    for (socket, uplink, word) in [
+        (&front, "--null", "front is in use"),
+        (&other, stream.as_str(), "link is in use"),
+        (&other, "--null", "another process writes its trace"),
+    ] {
+        let mut second = Daemon::start_on(socket, &[uplink, &pcap]);
+        second.wait_for(word).expect("it says what is in the way");
+        assert_eq!(second.status(), Some(1), "{word}");
+        assert!(!other.exists());
+        assert_eq!(std::fs::metadata(&trace).expect("it is there").len(), 160);
+    }
+    first.kill(Signal::USR1);
+    let counters = first.wait_for("{").expect("it prints counters");
+    let counters: serde_json::Value = serde_json::from_str(&counters).unwrap();
+    assert!(
+        counters.to_string().contains("\"connects\":0"),
+        "{counters}"
+    );
+    first.kill(Signal::TERM);
+    assert_eq!(first.status(), Some(0));
+}
+
+/// Needs no root.
+#[test]
+fn the_log_says_whether_the_socket_is_there_while_the_link_goes_and_comes() {
+    let folder = folder();
+    let (front, link) = (folder.path().join("front"), folder.path().join("link"));
+    let stream = format!("--stream=listen:{}", link.display());
+    let mut daemon = Daemon::start_on(&front, &[&stream]);
+    daemon.wait_for("listening at").expect("it listens");
+    let peer = UnixStream::connect(&link).expect("it listens for a peer");
+    daemon.wait_for("connected").expect("it takes the peer");
+    drop(peer);
+    daemon
+        .wait_for("nothing listens at")
+        .expect("it says that there is no socket");
+    assert!(!front.exists());
+    let _peer = UnixStream::connect(&link).expect("it listens for a peer");
+    let again = format!("listening at {} again", front.display());
+    daemon.wait_for(&again).expect("it says that there is one");
+    assert!(front.exists());
+    daemon.kill(Signal::TERM);
+    assert_eq!(daemon.status(), Some(0));
+}

@@ -16,7 +16,9 @@ use super::metrics;
 use super::options::QueueNum;
 use super::signals::{Signal, Signals};
 use super::workers::Workers;
-use crate::backend::{self, EndpointError, LinkHandle, QueueNumUnit, Sessions, StopHandle};
+use crate::backend::{
+    self, EndpointError, Entrance, LinkHandle, QueueNumUnit, Sessions, StopHandle,
+};
 use crate::device::{self, Features};
 use crate::sys::take_inherited;
 use crate::uplink::{OpenError, Uplink};
@@ -67,6 +69,9 @@ const ORDERLY_END: Duration = Duration::from_secs(1);
 /// # Errors
 /// See [`RunError`].
 pub fn run(config: Config, mut signals: Signals) -> Result<(), RunError> {
+    // A start that fails has touched nothing: what can be somebody else's comes first, the capture
+    // that is replaced last.
+    let entrance = Entrance::claim(endpoint(&config.endpoint)?).map_err(RunError::Endpoint)?;
     let mut uplink = open_uplink(&config)?;
     let caps = uplink.caps();
     info!("{} is open with {} queues", uplink.name(), caps.queues);
@@ -74,8 +79,8 @@ pub fn run(config: Config, mut signals: Signals) -> Result<(), RunError> {
     let link = LinkHandle::new()?;
     let (trace, tracers) = begin_trace(&config, caps.queues)?;
     let workers = Workers::start(&config, uplink.as_mut(), &link, tracers)?;
-    let mut sessions = Sessions::new(
-        endpoint(&config.endpoint)?,
+    let mut sessions = Sessions::through(
+        entrance,
         offer(&config, uplink.as_ref()),
         workers.controls(),
         link,

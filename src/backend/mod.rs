@@ -17,6 +17,7 @@
 
 mod device;
 mod endpoint;
+mod entrance;
 mod framework;
 mod names;
 mod pairs;
@@ -28,6 +29,7 @@ mod watch;
 
 pub use device::Offer;
 pub use endpoint::{Endpoint, EndpointError};
+pub use entrance::Entrance;
 pub use relay::QueueNumUnit;
 pub use session::Sessions;
 pub use watch::{LinkHandle, StopHandle};

@@ -17,7 +17,9 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use log::warn;
+use log::{debug, warn};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use crate::pcapng::{Direction, PcapngWriter};
 use crate::sys::{GuestSlice, clock};
@@ -67,12 +69,13 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Begins a capture in `path`, with a tracer for each of `pairs` queue pairs.
+    /// Begins a capture in `path`, with a tracer for each of `pairs` queue pairs. An existing file
+    /// is replaced, unless another process writes its trace there.
     ///
     /// # Errors
-    /// The file cannot be made or written, or there is no thread to be had.
+    /// The file cannot be made or written or is in use, or there is no thread to be had.
     pub fn create(path: &Path, pairs: usize) -> io::Result<(Self, Vec<Tracer>)> {
-        let out = BufWriter::new(File::create(path)?);
+        let out = BufWriter::new(claim(path)?);
         Self::start(out, pairs)
     }
 
@@ -183,6 +186,30 @@ impl Tracer {
     }
 }
 
+/// Opens a file, empty, that nobody else who asks like this can have until it is closed.
+fn claim(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    let file = options
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)?;
+    // Of a pipe or a terminal there is nothing to lose.
+    if file.metadata()?.is_file() {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => {
+                let text = "another process writes its trace there";
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
+            }
+            // A file system without locks.
+            Err(error) => debug!("the trace is not locked: {error}"),
+            Ok(()) => {}
+        }
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
 /// Appends what there is room for, which is every packet there can be.
 fn append(bytes: &mut Vec<u8>, slice: &[u8]) {
     let room = bytes.capacity() - bytes.len();
@@ -291,6 +318,24 @@ mod tests {
 
     fn contains(bytes: &[u8], part: &[u8]) -> bool {
         bytes.windows(part.len()).any(|window| window == part)
+    }
+
+    #[test]
+    fn a_trace_in_use_is_left_alone_and_an_old_one_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace");
+        std::fs::write(&path, [0; 1000]).unwrap();
+        let first = Trace::create(&path, 1).unwrap();
+        // A section and an interface, and nothing behind them.
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 60);
+        let second = Trace::create(&path, 1).map(drop).unwrap_err();
+        assert_eq!(second.kind(), io::ErrorKind::ResourceBusy);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 60);
+        let (trace, tracers) = first;
+        drop(tracers);
+        trace.finish();
+        let (trace, _) = Trace::create(&path, 1).unwrap();
+        trace.finish();
     }
 
     #[test]
