@@ -260,6 +260,10 @@ impl UplinkQueue for FaultQueue {
         self.inner.events()
     }
 
+    fn is_watched(&self) -> bool {
+        self.inner.is_watched()
+    }
+
     fn follow_device(&mut self) {
         self.inner.follow_device();
     }

@@ -131,8 +131,8 @@ pub enum SendError {
     /// This frame is refused; the next one may pass. Drop and count.
     #[error("the host refuses the frame: {0}")]
     Refused(#[source] io::Error),
-    /// The interface is down; frames are dropped and counted until it is back.
-    #[error("the interface is down")]
+    /// The interface is down, or the peer away; frames are dropped and counted until it is back.
+    #[error("nobody is at the other end, or the interface is down")]
     Down,
     /// The uplink is gone for good.
     #[error("the uplink is gone: {0}")]
@@ -151,8 +151,8 @@ pub enum Flushed {
 /// Why receiving failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RecvError {
-    /// The interface is down; it may come back.
-    #[error("the interface is down")]
+    /// The interface is down, or the peer away; it may come back.
+    #[error("nobody is at the other end, or the interface is down")]
     Down,
     /// One call failed; try again at the next readiness. Counted.
     #[error("receiving failed: {0}")]
@@ -293,10 +293,16 @@ pub trait UplinkQueue: Send {
         0
     }
 
-    /// A second descriptor, readable when the device may have changed; `None` for a device that
-    /// cannot be watched. It stays the same.
+    /// A second descriptor, readable when something else than frames is to be looked after, as a
+    /// rule because the device may have changed; `None` for one that has none. It stays the same.
     fn events(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    /// Whether the events say when the device is down, up or gone. It is then not asked by
+    /// [`look_after`](Self::look_after), and says itself what became of it.
+    fn is_watched(&self) -> bool {
+        self.events().is_some()
     }
 
     /// Reads the events and finds out what became of the device, which is then told by

@@ -12,15 +12,20 @@
 //!
 //! Nothing can be told about a stream in which a length is wrong, so that is its end (`framing`).
 //!
+//! Who connects while another peer is served is refused at once (`door`): it would wait without
+//! knowing, and be taken later with frames of a time that is over.
+//!
 //! While no guest is there, what the peer sends is thrown away and counted, as by a card that is
 //! down; so nobody at the other end is held up.
 
 mod address;
 mod backoff;
 mod connection;
+mod door;
 mod error;
 mod framing;
 mod options;
+mod origin;
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -340,6 +345,19 @@ impl UplinkQueue for StreamQueue {
             let _ = self.discard();
         }
         Ok(())
+    }
+
+    fn events(&self) -> Option<BorrowedFd<'_>> {
+        self.connection.door()
+    }
+
+    /// They tell of further peers only.
+    fn is_watched(&self) -> bool {
+        false
+    }
+
+    fn follow_device(&mut self) {
+        self.connection.refuse_others();
     }
 
     fn stats(&self) -> UplinkStats {

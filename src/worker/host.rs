@@ -83,7 +83,7 @@ impl Host {
         if self.link == link || self.link == Link::Gone {
             return;
         }
-        if link != Link::Gone && self.queue.events().is_some() {
+        if link != Link::Gone && self.queue.is_watched() {
             return;
         }
         self.link = link;

@@ -168,7 +168,7 @@ impl QueuePair {
             (false, true) => Interest::Write,
             (false, false) if self.receive.is_between_polls() => Interest::Errors,
             // Its end is told otherwise.
-            (false, false) if self.host.queue.events().is_some() => Interest::Errors,
+            (false, false) if self.host.queue.is_watched() => Interest::Errors,
             // A tap that is deleted wakes those alone who wait to read. An edge for each frame
             // until the host's queue is full is the price.
             (false, false) => Interest::ReadEdge,

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vhost_user_gro::uplink::stream::{Stream, StreamError};
 use vhost_user_gro::uplink::{RecvError, SendError};
 
@@ -69,13 +69,55 @@ fn a_server_serves_one_peer_after_the_other() {
     let mut rig = Rig::at(&format!("listen:{path}"));
     rig.wait(PollFlags::IN);
     assert!(matches!(rig.recv().1, Err(RecvError::Down)));
-    let first = UnixStream::connect(&path).unwrap();
-    let mut second = UnixStream::connect(&path).unwrap();
-    second.write_all(&stream_of(&[numbered(1, 60)])).unwrap();
-    exchange(&mut rig, &first);
+    for round in 1..3 {
+        let peer = UnixStream::connect(&path).unwrap();
+        exchange(&mut rig, &peer);
+        drop(peer);
+        rig.until_carrier(false);
+        assert_eq!(rig.stats().connects, round);
+    }
+}
+
+/// Whether the queue's second descriptor can be read.
+fn is_called(rig: &Rig) -> bool {
+    let events = rig.queue.events().expect("it listens");
+    let mut fds = [PollFd::from_borrowed_fd(events, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).unwrap() == 1
+}
+
+#[test]
+fn who_comes_while_another_is_served_is_refused_at_once() {
+    let (path, _directory) = path();
+    let probe = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = probe.local_addr().unwrap();
+    drop(probe);
+    let mut by_path = Rig::at(&format!("listen:{path}"));
+    let mut by_port = Rig::at(&format!("listen:{port}"));
+    refuses(&mut by_path, || UnixStream::connect(&path).unwrap());
+    refuses(&mut by_port, || TcpStream::connect(port).unwrap());
+}
+
+fn refuses<P: Read + Write>(rig: &mut Rig, connect: impl Fn() -> P) {
+    rig.wait(PollFlags::IN);
+    assert!(matches!(rig.recv().1, Err(RecvError::Down)));
+    let mut first = connect();
+    assert!(!is_called(rig), "it is waited for by the queue itself");
+    exchange(rig, &mut first);
+    for _ in 0..3 {
+        let mut further = connect();
+        assert!(is_called(rig));
+        rig.queue.follow_device();
+        assert!(!is_called(rig));
+        // Of frames that it has sent nothing is taken.
+        assert_eq!(further.read(&mut [0; 1]).unwrap_or(0), 0);
+    }
+    exchange(rig, &mut first);
     drop(first);
-    assert_eq!(rig.recv_many(1), [numbered(1, 60)], "it has waited");
-    exchange(&mut rig, &second);
+    rig.until_carrier(false);
+    let mut next = connect();
+    assert!(!is_called(rig));
+    rig.until_carrier(true);
+    exchange(rig, &mut next);
     assert_eq!(rig.stats().connects, 2);
 }
 

@@ -209,7 +209,7 @@ impl Reader {
             (true, true) => Interest::ReadWrite,
             (true, false) => Interest::Read,
             (false, true) => Interest::Write,
-            (false, false) if self.rests || self.queue.events().is_some() => Interest::Errors,
+            (false, false) if self.rests || self.queue.is_watched() => Interest::Errors,
             // The end of a device may be told only to those who wait to read.
             (false, false) => Interest::ReadEdge,
         };
@@ -416,7 +416,7 @@ impl Reader {
 
     /// Notes and says whether the device is down; one that can be watched says so itself.
     fn note_down(&mut self, is_down: bool) {
-        if self.is_down == is_down || self.queue.events().is_some() {
+        if self.is_down == is_down || self.queue.is_watched() {
             return;
         }
         self.is_down = is_down;

@@ -11,9 +11,8 @@
 //! had. A connection that was handed to us is not made again: when it is lost, all is over.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use log::{info, warn};
@@ -29,7 +28,9 @@ use rustix::time::{
 
 use super::address::{Place, StreamAddress};
 use super::backoff::Backoff;
+use super::door::Door;
 use super::error::StreamError;
+use super::origin::{Origin, listener_at, set_tcp_options};
 use crate::socket_file::{SocketFile, connect_to};
 
 /// How often a connection that is being made is looked at.
@@ -37,20 +38,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How often it is looked at before it is given up: 5 s.
 const LOOKS: u32 = 250;
 
-/// Where connections come from.
-#[derive(Debug)]
-enum Origin {
-    /// The peer listens at a path.
-    Unix(PathBuf),
-    /// The peer listens at one of these, tried in turn.
-    Tcp(Vec<SocketAddr>, usize),
-    /// We listen at a path.
-    UnixListener(SocketFile),
-    /// We listen at a port.
-    TcpListener(TcpListener),
-    /// It was given to us.
-    Given,
-}
+/// How many peers are refused at a time.
+const REFUSALS: u32 = 16;
 
 #[derive(Debug)]
 enum State {
@@ -78,6 +67,8 @@ pub(super) struct Connection {
     /// What kept the last attempt from success, said once.
     complained: Option<io::ErrorKind>,
     made: u64,
+    /// Where further peers are refused while one is served, if they come to us.
+    door: Option<Door>,
 }
 
 /// There is no connection.
@@ -140,6 +131,10 @@ impl Connection {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags).map_err(io::Error::from)?;
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+        let door = match &origin {
+            Origin::UnixListener(_) | Origin::TcpListener(_) => Some(Door::new()?),
+            _ => None,
+        };
         Ok(Self {
             origin,
             name,
@@ -150,6 +145,7 @@ impl Connection {
             backoff: Backoff::default(),
             complained: None,
             made: 0,
+            door,
         })
     }
 
@@ -157,13 +153,39 @@ impl Connection {
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         match &self.state {
             State::Pausing | State::Connecting { .. } => self.timer.as_fd(),
-            State::Listening => match &self.origin {
-                Origin::UnixListener(listener) => listener.as_fd(),
-                Origin::TcpListener(listener) => listener.as_fd(),
-                _ => self.timer.as_fd(),
-            },
+            State::Listening => self.origin.listener().unwrap_or(self.timer.as_fd()),
             State::Connected(socket) => socket.as_fd(),
             State::Ending(_) | State::Over => self.ready.as_fd(),
+        }
+    }
+
+    /// What says that a further peer has come while one is served, if any may come.
+    pub(super) fn door(&self) -> Option<BorrowedFd<'_>> {
+        self.door.as_ref().map(Door::fd)
+    }
+
+    /// Refuses peers that come while one is served: they would wait without knowing, and be taken
+    /// later with what was meant for the time before.
+    pub(super) fn refuse_others(&mut self) {
+        if !self.is_up() {
+            return;
+        }
+        for _ in 0..REFUSALS {
+            match (self.origin.accept(), &self.door, self.origin.listener()) {
+                (Ok(_), ..) => {}
+                (Err(error), Some(door), Some(listener))
+                    if error.kind() != io::ErrorKind::WouldBlock =>
+                {
+                    // The process is out of descriptors, and would be called for ever.
+                    door.leave(listener);
+                    return;
+                }
+                _ => return,
+            }
+            if self.door.as_mut().is_some_and(Door::is_first) {
+                let name = &self.name;
+                warn!("{name}: a further peer is refused while one is served; not said again");
+            }
         }
     }
 
@@ -273,21 +295,9 @@ impl Connection {
         }
     }
 
-    /// Takes a waiting peer. Others wait until it is gone.
+    /// Takes a waiting peer.
     fn accept(&mut self) {
-        let accepted = match &self.origin {
-            Origin::UnixListener(listener) => listener.accept().and_then(|stream| {
-                stream.set_nonblocking(true)?;
-                Ok(OwnedFd::from(stream))
-            }),
-            Origin::TcpListener(listener) => listener.accept().and_then(|(stream, _)| {
-                stream.set_nonblocking(true)?;
-                set_tcp_options(stream.as_fd())?;
-                Ok(OwnedFd::from(stream))
-            }),
-            _ => return,
-        };
-        match accepted {
+        match self.origin.accept() {
             Ok(socket) => self.change(|_| State::Connected(socket)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             // The peer is gone again, or the process is out of descriptors.
@@ -318,6 +328,17 @@ impl Connection {
         let was_up = self.is_up();
         self.state = to(core::mem::replace(&mut self.state, State::Over));
         self.generation += 1;
+        let is_up = self.is_up();
+        if let (Some(door), Some(listener)) = (&mut self.door, self.origin.listener()) {
+            if was_up && !is_up {
+                door.leave(listener);
+            } else if is_up
+                && !was_up
+                && let Err(error) = door.watch(listener)
+            {
+                warn!("{}: further peers are not refused: {error}", self.name);
+            }
+        }
         if self.is_up() && !was_up {
             self.made += 1;
             self.complained = None;
@@ -341,20 +362,6 @@ fn is_over(timer: &OwnedFd) -> bool {
     rustix::io::read(timer, &mut [0; 8]).is_ok()
 }
 
-fn listener_at(
-    address: &StreamAddress,
-    addresses: &[SocketAddr],
-) -> Result<TcpListener, StreamError> {
-    let listener = TcpListener::bind(addresses).and_then(|listener| {
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    });
-    listener.map_err(|source| StreamError::Listen {
-        address: address.to_string(),
-        source,
-    })
-}
-
 fn begin_tcp(address: SocketAddr) -> io::Result<State> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -367,12 +374,6 @@ fn begin_tcp(address: SocketAddr) -> io::Result<State> {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(State::Connecting { socket, looks: 0 }),
         Err(errno) => Err(errno.into()),
     }
-}
-
-fn set_tcp_options(socket: BorrowedFd<'_>) -> io::Result<()> {
-    // Batches are made here; the kernel need not wait for more.
-    sockopt::set_tcp_nodelay(socket, true)?;
-    Ok(sockopt::set_socket_keepalive(socket, true)?)
 }
 
 /// Whether a connection that was begun has come about.
