@@ -123,6 +123,21 @@ fn f40_a_tap_deleted_without_a_guest_is_noticed_and_made_again() {
 }
 
 #[test]
+fn a_tap_that_is_down_is_said_to_be() {
+    in_namespace("a_tap_that_is_down_is_said_to_be", || {
+        let folder = folder();
+        let mut daemon = Daemon::start(&folder.path().join("socket"));
+        daemon.wait_for("tap tap0 is down").expect("it says so");
+        ip("link set dev tap0 up");
+        daemon.wait_for("tap tap0 is up").expect("it says so");
+        ip("link set dev tap0 down");
+        daemon.wait_for("tap tap0 is down").expect("it says so");
+        daemon.kill(Signal::TERM);
+        assert_eq!(daemon.status(), Some(0));
+    });
+}
+
+#[test]
 fn each_signal_to_stop_is_a_normal_end() {
     in_namespace("each_signal_to_stop_is_a_normal_end", || {
         let folder = folder();

@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::uplink::if_name::{NameFault, name_fault};
+use crate::values::Counted;
 
 /// Why a tap could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +39,7 @@ pub enum TapError {
     #[error("interface {name} exists but is no tap")]
     WrongKind { name: String },
     /// The kernel has no queue left for this tap.
-    #[error("tap {name} has no queue left for {pairs} queue pairs")]
+    #[error("tap {name} has no queue left for {}", Counted(*pairs, "queue pair"))]
     NoQueueLeft { name: String, pairs: usize },
     /// The tap was opened by somebody who did not ask for the virtio-net header.
     #[error(
@@ -82,7 +83,11 @@ pub enum TapError {
         other: String,
     },
     /// Another number of descriptors than of queue pairs.
-    #[error("{fds} tap descriptors for {pairs} queue pairs: one for each pair is needed")]
+    #[error(
+        "{} for {}: one for each pair is needed",
+        Counted(*fds, "tap descriptor"),
+        Counted(*pairs, "queue pair")
+    )]
     FdCount { fds: usize, pairs: usize },
     /// Any other step failed.
     #[error("cannot {step} of tap {name}")]

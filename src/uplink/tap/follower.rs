@@ -10,6 +10,7 @@ use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 
 use super::{FLAGS, Persistence, TapError, attach_error, bring_to_known_state, open_tun, setup};
 use crate::sys::ifreq::{tun_get_iff, tun_set_iff, tun_set_persist};
+use crate::sys::{NetDevice, net_device};
 use crate::uplink::link_events::LinkEvents;
 
 /// How a tap is opened.
@@ -50,6 +51,8 @@ pub(super) struct Follower {
     /// writable.
     nothing: OwnedFd,
     is_there: bool,
+    /// Whether it works, as was found last.
+    is_up: bool,
     has_complained: bool,
     pub(super) generation: u64,
 }
@@ -64,6 +67,7 @@ impl Follower {
             events: LinkEvents::new()?,
             nothing: timerfd_create(TimerfdClockId::Monotonic, flags)?,
             is_there: true,
+            is_up: true,
             has_complained: false,
             generation: 0,
         })
@@ -82,6 +86,24 @@ impl Follower {
     /// A look waits for the lock that all changes of interfaces take, so it is not for each of them.
     pub(super) fn hear(&self) -> bool {
         self.events.take() || !self.is_there
+    }
+
+    /// Says when the device was set down or up, of which the guest is told nothing. It is taken to
+    /// be up at first.
+    pub(super) fn note_state(&mut self) {
+        let name = &self.device.name;
+        if !self.is_there {
+            return;
+        }
+        // One that was renamed or moved away is not looked for.
+        let Ok(NetDevice { is_running, .. }) = net_device(self.events.as_fd(), name) else {
+            return;
+        };
+        match (core::mem::replace(&mut self.is_up, is_running), is_running) {
+            (true, false) => warn!("tap {name} is down"),
+            (false, true) => info!("tap {name} is up"),
+            _ => {}
+        }
     }
 
     /// Gives what takes the place of `fd`: if its device is gone, a descriptor on the next one, or

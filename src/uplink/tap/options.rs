@@ -27,7 +27,7 @@ pub struct TapOptions {
 
     /// Whether the tap stays when the daemon ends [default: as it was].
     #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
-        require_equals = true, default_missing_value = "on", help_heading = "Host side")]
+        default_missing_value = "on", help_heading = "Host side")]
     pub tap_persistent: Option<bool>,
 }
 

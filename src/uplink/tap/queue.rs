@@ -193,6 +193,12 @@ impl UplinkQueue for TapQueue {
         if self.follower.as_ref().is_some_and(Follower::hear) {
             self.follow();
         }
+        // One queue says it for all.
+        if let Some(follower) = &mut self.follower
+            && !self.is_spare
+        {
+            follower.note_state();
+        }
     }
 
     fn stats(&self) -> UplinkStats {
