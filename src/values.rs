@@ -1,5 +1,6 @@
 //! What the values of options may be: parsers that the options of several modules share.
 
+mod counted;
 mod cpus;
 
 use std::fmt::Display;
@@ -8,6 +9,7 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
+pub use counted::Counted;
 pub use cpus::{CpuList, CpuListError};
 
 /// A number within `range`; `unit` is for the text of the error.

@@ -156,7 +156,12 @@ fn a_value_of_the_wrong_kind_says_what_was_expected() {
             "socket_path = true: expected a string",
         ),
         ("socket_mode = 660", "socket_mode = 660: expected a string"),
-        ("cpus = 1", "cpus = 1: expected a string"),
+        ("cpus = 1", "cpus = 1: expected a string such as \"2,4-7\""),
+        ("cpus = [0, 1]", ": expected a string such as \"2,4-7\""),
+        (
+            "sched = []",
+            "expected a string such as \"fifo:50,other:0\"",
+        ),
         ("udp_exclude_ports = 4789", "4789: expected a string"),
         ("budget = \"64\"", "budget = \"64\": expected an integer"),
         ("tap_fd = [4, \"5\"]", "expected an integer"),
@@ -199,6 +204,10 @@ fn what_does_not_fit_names_the_file_if_it_came_from_there() {
         (
             "tap = \"t\"\nqueue_pairs = 2\nuplink_queues = 3",
             "uplink_queues is 3: expected at most queue_pairs, which is 2",
+        ),
+        (
+            "null = true\nuplink_queues = 2",
+            "uplink_queues is 2: expected at most queue_pairs, which is 1",
         ),
         (
             "tap_fd = [7, 8]\nqueue_pairs = 4\nuplink_queues = 1",

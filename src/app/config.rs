@@ -266,7 +266,7 @@ fn uplink(options: &Options) -> Result<&dyn Kind, ConfigError> {
 fn queue_pairs(options: &Options, uplink: &dyn Kind) -> Result<usize, ConfigError> {
     let fds = uplink.descriptors().len();
     if let Some(queues) = options.uplink.steer.uplink_queues {
-        let pairs = options.queue_pairs.unwrap_or(queues);
+        let pairs = options.queue_pairs.unwrap_or(fds.max(1));
         return match queues {
             _ if queues > pairs => Err(ConfigError::UplinkQueues { queues, pairs }),
             _ if fds > 0 && fds != queues => Err(ConfigError::TapFdQueues { queues, fds }),

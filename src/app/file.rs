@@ -17,7 +17,9 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use toml::{Table, Value};
 
 use super::config::ConfigError;
+use super::policies::PolicyList;
 use crate::uplink::UplinkOptions;
+use crate::values::CpuList;
 
 /// Options that make no sense inside the file.
 const FLAGS_ONLY: [&str; 4] = ["config", "print_capabilities", "help", "version"];
@@ -71,7 +73,7 @@ pub(super) fn read(
         };
         // Would say nothing, and so leave the default where none was meant.
         if args.is_empty() && !matches!(arg.get_action(), ArgAction::Append) {
-            return Err(wrong_value(SINGLE.to_owned()));
+            return Err(wrong_value(single(arg)));
         }
         check(command, &args).map_err(|err| wrong_value(expectation(&err, arg)))?;
         if let Some(expected) = other_type(arg, value) {
@@ -165,7 +167,7 @@ fn other_type(arg: &Arg, value: &Value) -> Option<&'static str> {
         ("an integer without quotes", Value::is_integer)
     } else {
         // A mode without quotes would be decimal, or octal twice.
-        ("a string in quotes", Value::is_str)
+        (example(arg).unwrap_or("a string in quotes"), Value::is_str)
     };
     let is_right = match value {
         Value::Array(values) => values.iter().all(fits),
@@ -194,7 +196,7 @@ fn check(command: &Command, args: &[OsString]) -> Result<(), clap::Error> {
 /// What an option's parser says it would have taken.
 fn expectation(err: &clap::Error, arg: &Arg) -> String {
     if err.kind() == ErrorKind::ArgumentConflict {
-        return SINGLE.to_owned();
+        return single(arg);
     }
     if let Some(ContextValue::Strings(words)) = err.get(ContextKind::ValidValue) {
         return format!("expected {}", words.join(", "));
@@ -206,6 +208,23 @@ fn expectation(err: &clap::Error, arg: &Arg) -> String {
 }
 
 /// What the help calls the option's value.
+/// What is expected in place of a list.
+fn single(arg: &Arg) -> String {
+    example(arg).map_or(SINGLE.to_owned(), |example| format!("expected {example}"))
+}
+
+/// How a list of several values is written that is one string.
+fn example(arg: &Arg) -> Option<&'static str> {
+    let option = arg.get_value_parser().type_id();
+    if option == TypeId::of::<CpuList>() {
+        Some("a string such as \"2,4-7\"")
+    } else if option == TypeId::of::<PolicyList>() {
+        Some("a string such as \"fifo:50,other:0\"")
+    } else {
+        None
+    }
+}
+
 fn kind_of(arg: &Arg) -> String {
     let names = arg.get_value_names().unwrap_or_default();
     let names: Vec<_> = names.iter().map(|name| name.to_lowercase()).collect();

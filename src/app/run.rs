@@ -22,6 +22,7 @@ use crate::backend::{
 use crate::device::{self, Features};
 use crate::sys::take_inherited;
 use crate::uplink::{OpenError, Uplink};
+use crate::values::Counted;
 use crate::worker::{SpawnError, Trace, Tracer};
 
 /// Most entries of a ring; QEMU offers no more either.
@@ -74,7 +75,8 @@ pub fn run(config: Config, mut signals: Signals) -> Result<(), RunError> {
     let entrance = Entrance::claim(endpoint(&config.endpoint)?).map_err(RunError::Endpoint)?;
     let mut uplink = open_uplink(&config)?;
     let caps = uplink.caps();
-    info!("{} is open with {} queues", uplink.name(), caps.queues);
+    let queues = Counted(caps.queues, "queue");
+    info!("{} is open with {queues}", uplink.name());
 
     let link = LinkHandle::new()?;
     let (trace, tracers) = begin_trace(&config, caps.queues)?;

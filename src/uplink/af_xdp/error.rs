@@ -5,6 +5,7 @@ use std::io;
 use rustix::io::Errno;
 
 use crate::uplink::if_name::NameFault;
+use crate::values::Counted;
 
 /// Why an interface could not be attached to.
 #[derive(Debug, thiserror::Error)]
@@ -44,9 +45,11 @@ pub enum AfXdpError {
     },
     /// There are fewer queues than pairs, or more.
     #[error(
-        "interface {name} receives by {found} queues and the guest by {wanted} queue pairs, which \
-         must be as many, or frames would be lost: change one of them, the interface with \
-         'ethtool -L {name}'"
+        "interface {name} receives by {} and the guest by {}, which must be as many, or frames \
+         would be lost: 'ethtool -L {name} combined {wanted}' (a veth is made with 'numrxqueues \
+         {wanted}'), or --queue-pairs {found}",
+        Counted(*found, "queue"),
+        Counted(*wanted, "queue pair")
     )]
     Queues {
         name: String,
@@ -107,6 +110,29 @@ impl AfXdpError {
             },
             Some(Errno::AFNOSUPPORT | Errno::NOSYS | Errno::OPNOTSUPP) => Self::NotInKernel(source),
             _ => Self::Setup { name, step, source },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_to_do_about_the_number_of_queues_is_a_whole_command() {
+        let error = AfXdpError::Queues {
+            name: "w0".to_owned(),
+            found: 2,
+            wanted: 1,
+        };
+        let text = error.to_string();
+        for part in [
+            "receives by 2 queues and the guest by 1 queue pair,",
+            "'ethtool -L w0 combined 1'",
+            "'numrxqueues 1'",
+            "--queue-pairs 2",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
         }
     }
 }
