@@ -46,7 +46,7 @@ pub struct Options {
 
     /// Connect to the socket instead of listening on it, again and again.
     #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
-        require_equals = true, default_value = "off", default_missing_value = "on",
+        default_value = "off", default_missing_value = "on",
         help_heading = "vhost-user")]
     pub client: bool,
 
@@ -61,7 +61,7 @@ pub struct Options {
 
     /// Exit when the first session ends.
     #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
-        require_equals = true, default_value = "off", default_missing_value = "on",
+        default_value = "off", default_missing_value = "on",
         help_heading = "vhost-user")]
     pub one_off: bool,
 
@@ -186,10 +186,16 @@ mod tests {
 
     #[test]
     fn a_switch_may_stand_alone_or_have_a_word() {
-        let client = |arg| Options::try_parse_from(["vhost-user-gro", arg]).map(|o| o.client);
-        assert!(client("--client").unwrap());
-        assert!(!client("--client=off").unwrap());
-        assert!(client("--client=perhaps").is_err());
+        let parse = |args: &[&str]| {
+            Options::try_parse_from([&["vhost-user-gro"], args].concat()).map(|o| o.client)
+        };
+        assert!(parse(&["--client"]).unwrap());
+        assert!(parse(&["--client", "--one-off"]).unwrap());
+        assert!(!parse(&["--client=off"]).unwrap());
+        assert!(!parse(&["--client", "off"]).unwrap());
+        assert!(parse(&["--client=perhaps"]).is_err());
+        // A task stands alone, so it is no word that a switch could have swallowed.
+        assert!(parse(&["--client", "uplinks"]).is_err());
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub struct FaultOptions {
 
     /// Give neighbouring frames metadata that differs, so that none merges.
     #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
-        require_equals = true, default_value = "off", default_missing_value = "on",
+        default_value = "off", default_missing_value = "on",
         conflicts_with_all = ["fault_one_in", "fault_swap_one_in"], hide = true)]
     pub fault_marks: bool,
 

@@ -30,7 +30,7 @@ const FRAME_AT: usize = 18;
 pub struct LoopbackOptions {
     /// Give every frame back to the guest.
     #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
-        require_equals = true, default_value = "off", default_missing_value = "on",
+        default_value = "off", default_missing_value = "on",
         group = "uplink", hide = true)]
     pub loopback: bool,
 }

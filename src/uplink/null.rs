@@ -18,7 +18,7 @@ use crate::values::switch;
 pub struct NullOptions {
     /// Use no host device: frames from the guest go nowhere, and it gets none.
     #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
-        require_equals = true, default_value = "off", default_missing_value = "on",
+        default_value = "off", default_missing_value = "on",
         group = "uplink", help_heading = "Host side")]
     pub null: bool,
 }

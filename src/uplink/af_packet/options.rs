@@ -37,12 +37,12 @@ pub struct AfPacketOptions {
 
     /// Whether the guest's link goes down while the interface is down or away [default: on].
     #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
-        require_equals = true, default_missing_value = "on", help_heading = "Host side")]
+        default_missing_value = "on", help_heading = "Host side")]
     pub af_packet_link: Option<bool>,
 
     /// Send past the queueing discipline of the interface [default: off].
     #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
-        require_equals = true, default_missing_value = "on", help_heading = "Host side")]
+        default_missing_value = "on", help_heading = "Host side")]
     pub af_packet_qdisc_bypass: Option<bool>,
 }
 

@@ -45,12 +45,12 @@ pub struct AfXdpOptions {
     /// Whether frames come from senders on this host, which leave checksums unfinished, so that one
     /// that looks so is taken for it [default: on at a veth, else off].
     #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
-        require_equals = true, default_missing_value = "on", help_heading = "Host side")]
+        default_missing_value = "on", help_heading = "Host side")]
     pub af_xdp_unfinished: Option<bool>,
 
     /// Whether the guest's link goes down while the interface is down or away [default: on].
     #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
-        require_equals = true, default_missing_value = "on", help_heading = "Host side")]
+        default_missing_value = "on", help_heading = "Host side")]
     pub af_xdp_link: Option<bool>,
 }
 

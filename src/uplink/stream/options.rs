@@ -31,7 +31,7 @@ pub struct StreamOptions {
 
     /// Whether the guest's link goes down while the peer is away [default: on].
     #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
-        require_equals = true, default_missing_value = "on", help_heading = "Host side")]
+        default_missing_value = "on", help_heading = "Host side")]
     pub stream_link: Option<bool>,
 }
 
