@@ -150,33 +150,55 @@ pub(crate) fn connect_to(path: &Path) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-/// Asks who has the file, by a datagram socket: a stream that listens there is of another type,
-/// which the kernel says without a connection that its owner would take for a peer.
+fn remove_if_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), SocketFileError> {
+    if !is_stale(path, address)? {
+        return Ok(());
+    }
+    info!("replacing {}, where nobody listens", path.display());
+    fs::remove_file(path).map_err(replace_error(path))
+}
+
+/// Finds out, without touching anything, whether the path is free for [`SocketFile::listen`].
+///
+/// # Errors
+/// It is somebody else's.
+pub(crate) fn check_free(path: &Path) -> Result<(), SocketFileError> {
+    is_stale(path, &address(path)?).map(drop)
+}
+
+/// Whether there is a socket file without an owner; `false` if there is nothing.
+///
+/// It asks by a datagram socket: a stream that listens there is of another type, which the kernel
+/// says without a connection that its owner would take for a peer.
 ///
 /// Source: `net/unix/af_unix.c`, `unix_find_bsd`.
-fn remove_if_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), SocketFileError> {
-    let owned = || path.to_owned();
-    let io_error = |source| SocketFileError::Io {
-        action: "replace",
-        path: owned(),
-        source,
-    };
+fn is_stale(path: &Path, address: &SocketAddrUnix) -> Result<bool, SocketFileError> {
     let meta = match fs::symlink_metadata(path) {
         Ok(meta) => meta,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(io_error(error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(replace_error(path)(error)),
     };
     if !meta.file_type().is_socket() {
-        return Err(SocketFileError::NotASocket { path: owned() });
+        return Err(SocketFileError::NotASocket {
+            path: path.to_owned(),
+        });
     }
-    let probe = socket_of(SocketType::DGRAM).map_err(|error| io_error(error.into()))?;
-    match connect(&probe, address) {
-        Ok(()) | Err(Errno::PROTOTYPE) => Err(SocketFileError::InUse { path: owned() }),
-        Err(Errno::CONNREFUSED) => {
-            info!("replacing {}, where nobody listens", path.display());
-            fs::remove_file(path).map_err(io_error)
-        }
-        Err(error) => Err(io_error(error.into())),
+    let asked = socket_of(SocketType::DGRAM).and_then(|probe| connect(&probe, address));
+    match asked {
+        Ok(()) | Err(Errno::PROTOTYPE) => Err(SocketFileError::InUse {
+            path: path.to_owned(),
+        }),
+        Err(Errno::CONNREFUSED) => Ok(true),
+        Err(error) => Err(replace_error(path)(error.into())),
+    }
+}
+
+fn replace_error(path: &Path) -> impl FnOnce(io::Error) -> SocketFileError {
+    let path = path.to_owned();
+    |source| SocketFileError::Io {
+        action: "replace",
+        path,
+        source,
     }
 }
 
@@ -244,11 +266,11 @@ mod tests {
     fn a_live_socket_is_not_connected_to_by_who_finds_it_taken() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("net.sock");
+        assert!(check_free(&path).is_ok());
         let live = SocketFile::listen(&path, None).unwrap();
-        assert!(matches!(
-            SocketFile::listen(&path, None),
-            Err(SocketFileError::InUse { .. })
-        ));
+        for found in [check_free(&path), SocketFile::listen(&path, None).map(drop)] {
+            assert!(matches!(found, Err(SocketFileError::InUse { .. })));
+        }
         let accepted = live.accept().map(drop).map_err(|error| error.kind());
         assert_eq!(accepted, Err(io::ErrorKind::WouldBlock));
     }

@@ -359,7 +359,7 @@ fn flags_win_over_the_file() {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     let path = file.path().to_str().expect("it is ASCII");
     let said_with = |in_file: &str, flag: &str| {
-        let text = format!("socket_path = \"/nowhere/socket\"\nclient = true\n{in_file}\n");
+        let text = format!("socket_path = \"/nowhere/socket\"\n{in_file}\n");
         std::fs::write(file.path(), text).expect("it can be written");
         let output = run(&["--config", path, flag]);
         // The configuration is taken, and then the uplink cannot be had.
@@ -379,7 +379,7 @@ fn flags_win_over_the_file() {
 
 #[test]
 fn a_failure_at_run_time_has_status_1_and_a_cause() {
-    let output = run(&[SOCKET, "--client", "--tap-fd=99"]);
+    let output = run(&[SOCKET, "--tap-fd=99"]);
     let text = said(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("descriptor 99 was not inherited"), "{text}");
@@ -392,7 +392,7 @@ fn an_inherited_descriptor_that_is_no_tap_is_named() {
     // Without the flag the child inherits the descriptor under the same number.
     fcntl_setfd(null.as_fd(), FdFlags::empty()).expect("it is open");
     let number = null.as_raw_fd();
-    let output = run(&[SOCKET, "--client", &format!("--tap-fd={number}")]);
+    let output = run(&[SOCKET, &format!("--tap-fd={number}")]);
     let text = said(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(

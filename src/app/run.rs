@@ -70,10 +70,13 @@ const ORDERLY_END: Duration = Duration::from_secs(1);
 /// # Errors
 /// See [`RunError`].
 pub fn run(config: Config, mut signals: Signals) -> Result<(), RunError> {
-    // A start that fails has touched nothing: what can be somebody else's comes first, the capture
-    // that is replaced last.
-    let entrance = Entrance::claim(endpoint(&config.endpoint)?).map_err(RunError::Endpoint)?;
+    // A start that fails leaves alone what is another daemon's: it looks before it opens anything,
+    // and the capture that it would replace comes behind all that may be taken. The socket is made
+    // when there is a device, because whoever sees it takes the daemon for ready.
+    let endpoint = endpoint(&config.endpoint)?;
+    endpoint.check()?;
     let mut uplink = open_uplink(&config)?;
+    let entrance = Entrance::claim(endpoint)?;
     let caps = uplink.caps();
     let queues = Counted(caps.queues, "queue");
     info!("{} is open with {queues}", uplink.name());

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::socket_file::SocketFileError;
+use crate::socket_file::{SocketFileError, check_free};
 
 /// How a connection to the front-end comes about.
 #[derive(Debug)]
@@ -25,6 +25,19 @@ pub enum Endpoint {
     },
     /// A connected socket, for one session.
     Fd(OwnedFd),
+}
+
+impl Endpoint {
+    /// Finds out, without touching anything, whether the endpoint is somebody else's.
+    ///
+    /// # Errors
+    /// It is.
+    pub fn check(&self) -> Result<(), EndpointError> {
+        match self {
+            Self::Listen { path, .. } => Ok(check_free(path)?),
+            Self::Connect { .. } | Self::Fd(_) => Ok(()),
+        }
+    }
 }
 
 /// Why an endpoint cannot be used.
