@@ -262,6 +262,21 @@ fn a_second_start_touches_nothing_of_the_first() {
 
 /// Needs no root.
 #[test]
+fn a_start_that_fails_late_leaves_the_capture_of_the_last_one() {
+    let folder = folder();
+    let trace = folder.path().join("trace");
+    std::fs::write(&trace, "an old one").expect("there is room");
+    let pcap = format!("--pcap={}", trace.display());
+    let uplink = ["--null", "--cpus=1023", &pcap];
+    let mut daemon = Daemon::start_on(&folder.path().join("front"), &uplink);
+    daemon.wait_for("cannot run on CPU").expect("it says so");
+    assert_eq!(daemon.status(), Some(1));
+    let kept = std::fs::read(&trace).expect("it is there");
+    assert_eq!(kept, b"an old one");
+}
+
+/// Needs no root.
+#[test]
 fn the_log_says_whether_the_socket_is_there_while_the_link_goes_and_comes() {
     let folder = folder();
     let (front, link) = (folder.path().join("front"), folder.path().join("link"));

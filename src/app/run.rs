@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::Builder;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::device::{self, Features};
 use crate::sys::take_inherited;
 use crate::uplink::{OpenError, Uplink};
 use crate::values::Counted;
-use crate::worker::{SpawnError, Trace, Tracer};
+use crate::worker::{Draft, SpawnError, Trace};
 
 /// Most entries of a ring; QEMU offers no more either.
 const RING_SIZE_MAX: u16 = 1024;
@@ -82,8 +82,16 @@ pub fn run(config: Config, mut signals: Signals) -> Result<(), RunError> {
     info!("{} is open with {queues}", uplink.name());
 
     let link = LinkHandle::new()?;
-    let (trace, tracers) = begin_trace(&config, caps.queues)?;
+    let draft = config
+        .pcap
+        .as_ref()
+        .map(|path| (path, Draft::new(caps.queues)));
+    let (draft, tracers) = draft.map_or((None, Vec::new()), |(path, (draft, tracers))| {
+        (Some((path, draft)), tracers)
+    });
     let workers = Workers::start(&config, uplink.as_mut(), &link, tracers)?;
+    let trace = draft.map(|(path, draft)| begin_trace(draft, path));
+    let trace = trace.transpose()?;
     let mut sessions = Sessions::through(
         entrance,
         offer(&config, uplink.as_ref()),
@@ -138,18 +146,11 @@ fn wait(signals: &mut Signals, stop: &StopHandle, workers: &Workers) -> io::Resu
     }
 }
 
-/// Opens the trace, if one was asked for.
-fn begin_trace(config: &Config, pairs: usize) -> Result<(Option<Trace>, Vec<Tracer>), RunError> {
-    let Some(path) = &config.pcap else {
-        return Ok((None, Vec::new()));
-    };
-    match Trace::create(path, pairs) {
-        Ok((trace, tracers)) => Ok((Some(trace), tracers)),
-        Err(source) => Err(RunError::Pcap {
-            path: path.clone(),
-            source,
-        }),
-    }
+fn begin_trace(draft: Draft, path: &Path) -> Result<Trace, RunError> {
+    draft.begin(path).map_err(|source| RunError::Pcap {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn offer(config: &Config, uplink: &dyn Uplink) -> backend::Offer {

@@ -45,4 +45,4 @@ pub use pair::{PairConfig, QueuePair};
 pub use pair_set::{PairSet, Seat};
 pub use stats::{BulksEnded, PairStats, ReceiveStats, Refused, TransmitStats};
 pub use thread::{DataThread, LinkReport, SpawnError, ThreadConfig};
-pub use trace::{Trace, TraceStats, Tracer};
+pub use trace::{Draft, Trace, TraceStats, Tracer};

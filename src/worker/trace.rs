@@ -68,6 +68,13 @@ pub struct Trace {
     thread: JoinHandle<()>,
 }
 
+/// A trace without a file: what the tracers hand over waits, or is lost and counted. So whatever
+/// else can fail does before a file is replaced.
+pub struct Draft {
+    todo: Receiver<Record>,
+    homes: Vec<SyncSender<Vec<u8>>>,
+}
+
 impl Trace {
     /// Begins a capture in `path`, with a tracer for each of `pairs` queue pairs. An existing file
     /// is replaced, unless another process writes its trace there.
@@ -75,8 +82,8 @@ impl Trace {
     /// # Errors
     /// The file cannot be made or written or is in use, or there is no thread to be had.
     pub fn create(path: &Path, pairs: usize) -> io::Result<(Self, Vec<Tracer>)> {
-        let out = BufWriter::new(claim(path)?);
-        Self::start(out, pairs)
+        let (draft, tracers) = Draft::new(pairs);
+        Ok((draft.begin(path)?, tracers))
     }
 
     /// The same into any output.
@@ -87,8 +94,22 @@ impl Trace {
         out: impl Write + Send + 'static,
         pairs: usize,
     ) -> io::Result<(Self, Vec<Tracer>)> {
-        let mut writer = PcapngWriter::new(out)?;
-        writer.flush()?;
+        let (draft, tracers) = Draft::new(pairs);
+        Ok((draft.begin_into(out)?, tracers))
+    }
+
+    /// Waits until everything is written. All tracers have to be gone.
+    pub fn finish(self) {
+        if self.thread.join().is_err() {
+            warn!("the trace ended with an internal error");
+        }
+    }
+}
+
+impl Draft {
+    /// Makes a tracer for each of `pairs` queue pairs.
+    #[must_use]
+    pub fn new(pairs: usize) -> (Self, Vec<Tracer>) {
         let epoch = clock::epoch();
         let (records, todo) = sync_channel(WAITING_MAX * pairs.max(1));
         let mut homes = Vec::new();
@@ -108,20 +129,28 @@ impl Trace {
                 stats: Cell::default(),
             });
         }
+        (Self { todo, homes }, tracers)
+    }
+
+    /// Begins the capture in `path`, as [`Trace::create`] does.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn begin(self, path: &Path) -> io::Result<Trace> {
+        self.begin_into(BufWriter::new(claim(path)?))
+    }
+
+    fn begin_into(self, out: impl Write + Send + 'static) -> io::Result<Trace> {
+        let mut writer = PcapngWriter::new(out)?;
+        writer.flush()?;
+        let Self { todo, homes } = self;
         let write = move || {
             if let Err(error) = write_all(&mut writer, &todo, &homes) {
                 warn!("the trace ends here: {error}");
             }
         };
         let thread = Builder::new().name("trace".into()).spawn(write)?;
-        Ok((Self { thread }, tracers))
-    }
-
-    /// Waits until everything is written. All tracers have to be gone.
-    pub fn finish(self) {
-        if self.thread.join().is_err() {
-            warn!("the trace ended with an internal error");
-        }
+        Ok(Trace { thread })
     }
 }
 
