@@ -155,3 +155,47 @@ fn nonzero(counters: impl Iterator<Item = (&'static str, u64)>) -> Value {
             .collect::<Map<_, _>>(),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::device::TxDrop;
+
+    /// The paths of all values that are no objects, with dots.
+    fn add_paths(value: &Value, path: &str, paths: &mut BTreeSet<String>) {
+        let Value::Object(map) = value else {
+            paths.insert(path.to_owned());
+            return;
+        };
+        for (key, value) in map {
+            let dot = if path.is_empty() { "" } else { "." };
+            add_paths(value, &format!("{path}{dot}{key}"), paths);
+        }
+    }
+
+    #[test]
+    fn every_counter_is_explained() {
+        let mut printed = BTreeSet::new();
+        add_paths(&pair(0, &PairStats::default()), "", &mut printed);
+        // Objects of reasons, empty as yet.
+        let mut reasons = |at: &str, names: Vec<&str>| {
+            assert!(!names.is_empty());
+            printed.extend(names.iter().map(|name| format!("{at}.{name}")));
+        };
+        reasons("rx.gro.bailed", Bail::all().map(Bail::name).collect());
+        let completed = FlushReason::all().map(FlushReason::name);
+        reasons("rx.gro.completed", completed.collect());
+        reasons(
+            "rx.gro.dropped",
+            DropReason::ALL.map(DropReason::name).into(),
+        );
+        reasons("tx.dropped.bad_frame", TxDrop::ALL.map(TxDrop::name).into());
+
+        let table = include_str!("../../docs/counters.md").lines();
+        let keys = table.filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+        let explained: BTreeSet<_> = keys.map(str::to_owned).collect();
+        assert_eq!(explained, printed);
+    }
+}
