@@ -113,7 +113,8 @@ pub struct Options {
     pub workers: Option<usize>,
 
     /// Scheduling policies of the data threads in turn, such as fifo:50,other:0; fifo and rr with a
-    /// priority, other and batch with a nice value [default: as the process].
+    /// priority, other and batch with a nice value; fifo, rr and negative values need
+    /// CAP_SYS_NICE [default: as the process].
     #[arg(
         long,
         value_name = "LIST",

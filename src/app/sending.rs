@@ -32,19 +32,19 @@ pub struct Sending {
         default_value = "65536", help_heading = "Sending")]
     pub tx_sync_bytes: u32,
 
-    /// Least bytes that may be on their way in an uplink that tells when they have left, 0 to
+    /// Least bytes handed to the uplink and not yet sent, where it tells when they are, 0 to
     /// 1879048192. How many are enough is learned.
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = number(TxConfig::BYTES, "bytes"),
         default_value = "0", help_heading = "Sending")]
     pub dql_min: u32,
 
-    /// Most bytes that may be on their way there, from --dql-min to 1879048192.
+    /// Most bytes handed to the uplink and not yet sent, from --dql-min to 1879048192.
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = number(TxConfig::BYTES, "bytes"),
         default_value = "1879048192", help_heading = "Sending")]
     pub dql_max: u32,
 
-    /// Milliseconds for which bytes have to be to spare before fewer are let on their way, 0 to
-    /// 60000.
+    /// Milliseconds for which that limit must have been larger than needed before it is lowered, 0
+    /// to 60000.
     #[arg(long, value_name = "MS", allow_negative_numbers = true, value_parser = number(0..=60_000u64, "milliseconds"),
         default_value = "1000", help_heading = "Sending")]
     pub dql_hold_ms: u64,

@@ -95,7 +95,8 @@ impl Kind for AfPacketOptions {
         Ok(if has_capability(CapabilitySet::NET_ADMIN) {
             "any Ethernet interface".to_owned()
         } else {
-            "any Ethernet interface; packets of 64 KiB need CAP_NET_ADMIN to have much room"
+            "any Ethernet interface; without CAP_NET_ADMIN the send buffer is small, so packets of \
+             64 KiB go slowly"
                 .to_owned()
         })
     }

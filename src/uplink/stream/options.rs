@@ -29,7 +29,7 @@ pub struct StreamOptions {
         help_heading = "Host side")]
     pub stream_fd: Option<i32>,
 
-    /// Whether the guest's link goes down while the peer is away [default: on].
+    /// Whether the guest's link goes down while a peer that was there is away [default: on].
     #[arg(long, value_name = "on|off", value_parser = switch(), num_args = 0..=1,
         default_missing_value = "on", help_heading = "Host side")]
     pub stream_link: Option<bool>,
