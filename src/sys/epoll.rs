@@ -3,7 +3,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use epoll::{ControlOptions, Event, Events};
@@ -133,6 +133,13 @@ impl EpollSet {
             Err(error) => return Err(error.into()),
         }
         Ok(batch)
+    }
+}
+
+/// A set is readable when a descriptor in it is ready, so it may be in another one.
+impl AsFd for EpollSet {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

@@ -19,11 +19,13 @@
 mod error;
 mod interface;
 mod options;
+mod outgoing;
 mod port;
 mod program;
 mod queue;
 mod redirect;
 mod unfinished;
+mod watch;
 
 use std::sync::Arc;
 

@@ -5,6 +5,7 @@
     reason = "what helps a test is not seen as a test"
 )]
 
+mod again;
 mod attach;
 mod frames;
 #[path = "../support/host_frames.rs"]

@@ -148,7 +148,7 @@ pub(crate) fn in_each_mode(test: &str, body: impl Fn(Mode) + Copy + Send + 'stat
 }
 
 /// Whether the queue has news of its device.
-fn has_news(queue: &dyn UplinkQueue) -> bool {
+pub(crate) fn has_news(queue: &dyn UplinkQueue) -> bool {
     let fd = queue.events().expect("an interface can be watched");
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
     let timeout = Timespec {

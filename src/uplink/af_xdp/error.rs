@@ -27,6 +27,9 @@ pub enum AfXdpError {
     /// There is no such interface.
     #[error("interface {name} does not exist: create it first")]
     NoInterface { name: String },
+    /// The interface was removed or moved, and another one has its name.
+    #[error("another interface is called {name} now")]
+    Replaced { name: String },
     /// The interface carries something else.
     #[error("interface {name} carries no Ethernet frames")]
     NotEthernet { name: String },

@@ -4,7 +4,7 @@
 //! frames that do not fit, frames that the host has merged.
 
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use log::warn;
 
@@ -56,8 +56,9 @@ pub(super) struct Interface {
     name: String,
     queues: usize,
     config: AfXdpConfig,
-    /// The program at the interface. Locked when a queue is attached, never for a frame.
-    redirect: Mutex<Option<Arc<Redirect>>>,
+    /// The program at the interface, which is there as long as a queue is attached. Locked when
+    /// one is, never for a frame.
+    redirect: Mutex<Weak<Redirect>>,
 }
 
 impl Interface {
@@ -72,7 +73,7 @@ impl Interface {
             name: name.to_owned(),
             queues,
             config,
-            redirect: Mutex::new(None),
+            redirect: Mutex::new(Weak::new()),
         })
     }
 
@@ -130,11 +131,9 @@ impl Interface {
         index: u32,
     ) -> Result<Arc<Redirect>, AfXdpError> {
         let mut redirect = self.redirect.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(there) = redirect.as_ref().filter(|there| there.index() == index) {
-            return Ok(Arc::clone(there));
+        if let Some(there) = redirect.upgrade().filter(|there| there.index() == index) {
+            return Ok(there);
         }
-        // The one at an interface that is gone goes first.
-        *redirect = None;
         self.check_queues(socket)?;
         let has_unfinished = match self.config.unfinished {
             Some(has_unfinished) => has_unfinished,
@@ -142,8 +141,16 @@ impl Interface {
         };
         let made = Arc::new(Redirect::attach(self, index, has_unfinished)?);
         self.check_offloads(socket, made.place())?;
-        *redirect = Some(Arc::clone(&made));
+        *redirect = Arc::downgrade(&made);
         Ok(made)
+    }
+
+    /// Has no further queue share a program at an interface that is gone.
+    pub(super) fn forget(&self, gone: &Arc<Redirect>) {
+        let mut redirect = self.redirect.lock().unwrap_or_else(PoisonError::into_inner);
+        if redirect.as_ptr() == Arc::as_ptr(gone) {
+            *redirect = Weak::new();
+        }
     }
 
     /// Each receive queue needs a socket, and each socket a queue.

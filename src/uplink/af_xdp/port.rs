@@ -14,7 +14,7 @@ use super::error::AfXdpError;
 use super::interface::Interface;
 use super::redirect::Redirect;
 use crate::sys::bpf::XdpPlace;
-use crate::sys::{NetDevice, XdpShape, XdpSocket, xdp_socket};
+use crate::sys::{NetDevice, Umem, XdpShape, XdpSocket, xdp_socket};
 
 /// Room for frames that the kernel copies on their way out.
 const SEND_BUFFER: usize = 8 << 20;
@@ -55,13 +55,14 @@ impl Port {
         let name = interface.name();
         let shape = interface.shape(state.mtu)?;
         let socket = xdp_socket().map_err(AfXdpError::no_socket)?;
-        let redirect = interface.redirect(events, index)?;
         // More than the system's limit needs a capability; without it the limit has to do.
         if set_socket_send_buffer_size_force(&socket, SEND_BUFFER).is_err() {
             let _ = set_socket_send_buffer_size(&socket, SEND_BUFFER);
         }
         let socket =
             XdpSocket::new(socket, shape).map_err(|errno| no_memory(name, shape, errno))?;
+        // Not before there is memory: a driver may stop for a moment when it gets a program.
+        let redirect = interface.redirect(events, index)?;
         let is_copying = redirect.place() == XdpPlace::Stack;
         let mut retries = if is_patient { BUSY_RETRIES } else { 0 };
         let is_zero_copy = loop {
@@ -100,6 +101,13 @@ impl Port {
     /// Whether the interface is there still.
     pub(super) fn is_bound(&self) -> bool {
         !matches!(self.socket.ask(), Err(Errno::NXIO))
+    }
+
+    /// Closes the socket of an interface that is gone, and takes the program off once all queues
+    /// have. What is left is the memory.
+    pub(super) fn let_go(self, interface: &Interface) -> Umem {
+        interface.forget(&self.redirect);
+        self.socket.close()
     }
 
     /// Frames that the kernel dropped since the socket was opened.

@@ -9,30 +9,31 @@
 //! end and the kernel asked to send for as long as it makes progress: it takes a few tens of frames
 //! per call where it copies. What is left then stays in the ring and leaves first.
 
+mod follow;
+
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use log::warn;
 use rustix::io::Errno;
+use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 
 use super::error::AfXdpError;
-use super::interface::{Interface, longest};
+use super::interface::Interface;
+use super::outgoing::{ETH_HDR_LEN, TAG_LEN, tags, write};
 use super::port::{Losses, Port};
 use super::unfinished::Unfinished;
-use crate::sys::{Census, Invalid, NetDevice, Umem};
+use super::watch::Watch;
+use crate::sys::{Census, Invalid, Umem};
 use crate::uplink::interface::Carrier;
-use crate::uplink::link_events::LinkEvents;
 use crate::uplink::{
     Flushed, FramePool, Offloads, RecvEnd, RecvError, RxFrame, SendError, TxFrame, UplinkQueue,
     UplinkStats,
 };
-use crate::wire::vnet_hdr::{F_NEEDS_CSUM, GSO_NONE, VnetHdr};
-use crate::wire::{RxMeta, checksum};
+use crate::wire::RxMeta;
+use crate::wire::vnet_hdr::GSO_NONE;
 
-/// Bytes of an Ethernet header, below which nothing is a frame.
-const ETH_HDR_LEN: usize = 14;
-const TAG_LEN: usize = 4;
 /// Most calls that a batch is worth.
 const KICKS_MAX: usize = 64;
 
@@ -41,8 +42,11 @@ const KICKS_MAX: usize = 64;
 pub struct AfXdpQueue {
     interface: Arc<Interface>,
     number: u32,
-    events: LinkEvents,
-    port: Port,
+    watch: Watch,
+    /// `None` while there is no interface that can be attached to.
+    port: Option<Port>,
+    /// The descriptor in the meantime: never readable, never writable.
+    nothing: OwnedFd,
     generation: u64,
     carrier: Carrier,
     mtu: usize,
@@ -62,20 +66,21 @@ pub struct AfXdpQueue {
 impl AfXdpQueue {
     /// Attaches to the queue `number`.
     pub(super) fn open(interface: &Arc<Interface>, number: u32) -> Result<Self, AfXdpError> {
+        let setup = |step| AfXdpError::setup(step, interface.name(), "CAP_NET_ADMIN");
         // First of all, so that no change goes unseen.
-        let events = LinkEvents::new().map_err(AfXdpError::setup(
-            "be told of changes",
-            interface.name(),
-            "CAP_NET_ADMIN",
-        ))?;
-        let found = interface.find(events.as_fd(), None)?;
-        let port = Port::attach(interface, events.as_fd(), found, number, true)?;
+        let watch = Watch::new().map_err(setup("be told of changes"))?;
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let nothing = timerfd_create(TimerfdClockId::Monotonic, flags)
+            .map_err(|errno| setup("have a descriptor on nothing")(errno.into()))?;
+        let found = interface.find(watch.socket(), None)?;
+        let port = Port::attach(interface, watch.socket(), found, number, true)?;
         Ok(Self {
             unfinished: Unfinished::new(port.has_unfinished()),
-            port,
+            port: Some(port),
+            nothing,
             interface: Arc::clone(interface),
             number,
-            events,
+            watch,
             generation: 0,
             carrier: Carrier::new(),
             mtu: found.1.mtu,
@@ -88,75 +93,41 @@ impl AfXdpQueue {
         })
     }
 
-    /// Counts the chunks of the queue by where they are.
+    /// Counts the chunks of the queue by where they are; none while it is not attached.
     #[must_use]
     pub fn census(&self) -> Census {
-        self.port.socket.census()
+        let socket = self.port.as_ref().map(|port| port.socket.census());
+        socket.unwrap_or_default()
     }
 
     /// Takes back what was sent.
     fn reap(&mut self) {
-        let bytes = self.port.socket.reap();
+        let bytes = self.port.as_mut().map_or(0, |port| port.socket.reap());
         self.completed = self.completed.saturating_add(bytes);
     }
 
     /// Throws away and counts what waits.
     fn discard(&mut self) {
-        while self.port.socket.receive().is_some() {
+        let Some(Port { socket, .. }) = &mut self.port else {
+            return;
+        };
+        while socket.receive().is_some() {
             self.stats.rx_discarded += 1;
         }
-        self.port.socket.end_receive();
-        self.port.socket.refill();
-    }
-
-    /// Takes another port; what waits in the old one is thrown away and counted.
-    fn replace_port(&mut self, port: Port) {
-        self.discard();
-        self.losses += self.port.losses();
-        self.reap();
-        self.stats.tx_lost += self.census().sending as u64;
-        self.is_unpublished = false;
-        self.unfinished.set_accepted(port.has_unfinished());
-        let old = core::mem::replace(&mut self.port, port);
-        self.generation += 1;
-        let memory = old.socket.close();
-        if memory.has_lent() {
-            self.retired.push(memory);
-        }
-    }
-
-    /// The interface as it is now; attaches to it again if it is another one than before.
-    fn find(&mut self) -> Result<NetDevice, AfXdpError> {
-        let index = self.port.index();
-        let attached = self.port.is_bound().then_some(index);
-        let found = self.interface.find(self.events.as_fd(), attached)?;
-        let (index, state) = found;
-        if attached != Some(index) {
-            let events = self.events.as_fd();
-            let port = Port::attach(&self.interface, events, found, self.number, false)?;
-            self.replace_port(port);
-        }
-        let most = longest(self.port.shape.chunk_len);
-        if core::mem::replace(&mut self.mtu, state.mtu) != state.mtu && state.mtu > most {
-            let name = self.interface.name();
-            warn!(
-                "the MTU of {name} is {} now: frames above {most} are dropped and counted",
-                state.mtu
-            );
-        }
-        Ok(state)
+        socket.end_receive();
+        socket.refill();
     }
 
     /// Whether a frame is too long for the interface.
     fn is_too_long(&self, len: usize, head: &[u8]) -> bool {
-        let most = self.mtu.min(longest(self.port.shape.chunk_len)) + ETH_HDR_LEN;
+        let most = self.mtu.min(self.longest()) + ETH_HDR_LEN;
         len > most && len > most + TAG_LEN * tags(head)
     }
 }
 
 impl UplinkQueue for AfXdpQueue {
     fn fd(&self) -> BorrowedFd<'_> {
-        self.port.socket.fd()
+        (self.port.as_ref()).map_or(self.nothing.as_fd(), |port| port.socket.fd())
     }
 
     fn fd_generation(&self) -> u64 {
@@ -182,9 +153,11 @@ impl UplinkQueue for AfXdpQueue {
         budget: usize,
         out: &mut Vec<RxFrame>,
     ) -> Result<RecvEnd, RecvError> {
-        let socket = &mut self.port.socket;
+        let Some(Port { socket, shape, .. }) = &mut self.port else {
+            return Ok(RecvEnd::Empty);
+        };
         socket.refill();
-        let most = self.port.shape.receiving as usize / 2;
+        let most = shape.receiving as usize / 2;
         let mut room = most.saturating_sub(socket.lent());
         let mut end = RecvEnd::Budget;
         for _ in 0..budget {
@@ -237,10 +210,17 @@ impl UplinkQueue for AfXdpQueue {
             Ok(len) if frame.vnet.gso_type == GSO_NONE => len,
             _ => return Err(SendError::Refused(Errno::INVAL.into())),
         };
-        if !self.port.socket.has_room() {
+        if self
+            .port
+            .as_ref()
+            .is_some_and(|port| !port.socket.has_room())
+        {
             self.flush()?;
         }
-        if !self.port.socket.send(len, |chunk| write(chunk, frame)) {
+        let Some(Port { socket, .. }) = &mut self.port else {
+            return Err(SendError::Down);
+        };
+        if !socket.send(len, |chunk| write(chunk, frame)) {
             return Err(SendError::Full);
         }
         self.is_unpublished = true;
@@ -250,7 +230,10 @@ impl UplinkQueue for AfXdpQueue {
     /// While the interface is down, frames stay in the ring, from which they cannot be taken; they
     /// leave when it is up, or are counted as lost when it is gone.
     fn flush(&mut self) -> Result<Flushed, SendError> {
-        let socket = &mut self.port.socket;
+        let Some(port) = &mut self.port else {
+            return Ok(Flushed::All);
+        };
+        let socket = &mut port.socket;
         if core::mem::take(&mut self.is_unpublished) {
             socket.publish();
         }
@@ -308,11 +291,11 @@ impl UplinkQueue for AfXdpQueue {
     }
 
     fn events(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.events.as_fd())
+        Some(self.watch.as_fd())
     }
 
     fn follow_device(&mut self) {
-        self.events.take();
+        self.watch.take();
         self.retired.retain(Umem::has_lent);
         let found = self.find();
         self.carrier.note(self.interface.name(), &found);
@@ -320,7 +303,9 @@ impl UplinkQueue for AfXdpQueue {
 
     fn stats(&self) -> UplinkStats {
         let mut losses = self.losses;
-        losses += self.port.losses();
+        if let Some(port) = &self.port {
+            losses += port.losses();
+        }
         UplinkStats {
             rx_ring_full: losses.ring_full,
             rx_too_long: losses.too_long,
@@ -330,30 +315,4 @@ impl UplinkQueue for AfXdpQueue {
             ..self.stats
         }
     }
-}
-
-/// Writes a frame into its chunk, which is as long, and finishes its checksum.
-fn write(chunk: &mut [u8], frame: &TxFrame<'_>) {
-    let (head, mut to) = chunk.split_at_mut(frame.head.len());
-    head.copy_from_slice(frame.head);
-    for slice in frame.rest {
-        let (here, behind) = to.split_at_mut(slice.len());
-        slice.copy_to(here);
-        to = behind;
-    }
-    if frame.vnet.flags & F_NEEDS_CSUM != 0 {
-        let VnetHdr {
-            csum_start,
-            csum_offset,
-            ..
-        } = frame.vnet;
-        // Beyond the frame it was refused before it came here.
-        let _ = checksum::complete(chunk, csum_start, csum_offset);
-    }
-}
-
-/// Tags of a frame, two at most.
-fn tags(head: &[u8]) -> usize {
-    let is_tag = |at: usize| matches!(head.get(at..at + 2), Some([0x81, 0] | [0x88, 0xa8]));
-    [12, 16].into_iter().take_while(|&at| is_tag(at)).count()
 }
