@@ -299,6 +299,13 @@ impl UplinkQueue for AfXdpQueue {
         self.retired.retain(Umem::has_lent);
         let found = self.find();
         self.carrier.note(self.interface.name(), &found);
+        // Nobody else wakes the kernel for what was left while the interface was down.
+        if self.carrier.is_up() {
+            match self.flush() {
+                Ok(_) => self.watch.is_well(),
+                Err(_) => self.watch.try_later(),
+            }
+        }
     }
 
     fn stats(&self) -> UplinkStats {
