@@ -30,7 +30,7 @@ pub(super) struct Port {
     /// Keeps the program at the interface.
     redirect: Arc<Redirect>,
     pub(super) shape: XdpShape,
-    is_zero_copy: bool,
+    pub(super) is_zero_copy: bool,
 }
 
 /// Frames that the kernel dropped.

@@ -233,6 +233,7 @@ impl UplinkQueue for AfXdpQueue {
         let Some(port) = &mut self.port else {
             return Ok(Flushed::All);
         };
+        let is_zero_copy = port.is_zero_copy;
         let socket = &mut port.socket;
         if core::mem::take(&mut self.is_unpublished) {
             socket.publish();
@@ -245,6 +246,11 @@ impl UplinkQueue for AfXdpQueue {
             let kicked = socket.kick();
             let left = socket.waiting();
             match kicked {
+                // The driver is awake and takes them by itself.
+                Ok(()) if is_zero_copy => {
+                    self.reap();
+                    return Ok(Flushed::All);
+                }
                 Err(Errno::NETDOWN | Errno::NXIO) => return Err(SendError::Down),
                 // The interface has dropped one.
                 Err(Errno::BUSY) => self.stats.tx_lost += 1,
