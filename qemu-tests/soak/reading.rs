@@ -213,8 +213,9 @@ impl Reading {
         let bad = sum(&self.daemon["tx"]["dropped"]["bad_frame"])?;
         ensure!(bad == 0, "{bad} frames of the guest were refused");
         let on_the_way = |reading: &Reading| -> Result<u64> {
-            let lost = number(&reading.daemon["uplink"]["tx_lost"])?;
-            Ok(number(&reading.daemon["tx"]["frames"])? - lost)
+            let (tx, uplink) = (&reading.daemon["tx"], &reading.daemon["uplink"]);
+            let whole = number(&tx["frames"])? - number(&tx["segmented"])?;
+            Ok(whole + number(&tx["segments"])? - number(&uplink["tx_lost"])?)
         };
         let left = on_the_way(self)? - on_the_way(before)?;
         let came = self.passed.from_daemon - before.passed.from_daemon;
@@ -232,9 +233,10 @@ impl Reading {
         let known = |reading: &Reading| -> Result<u64> {
             let tx = &reading.daemon["tx"];
             let drops = &tx["dropped"];
-            let reasons = ["refused_by_host", "link_down", "ring_disabled"];
+            let reasons = ["misfit", "link_down", "ring_disabled"];
             let dropped = reasons.map(|reason| number(&drops[reason]));
-            Ok(number(&tx["frames"])? + dropped.into_iter().sum::<Result<u64>>()?)
+            let dropped = dropped.into_iter().sum::<Result<u64>>()?;
+            Ok(number(&tx["frames"])? + dropped + sum(&drops["refused_by_host"])?)
         };
         let unsent = |reading: &Reading| -> Result<i64> {
             Ok(i64::try_from(reading.guest.tx_packets)? - i64::try_from(known(reading)?)?)

@@ -113,6 +113,7 @@ fn transmit(stats: &TransmitStats) -> Value {
         },
         "left_over": stats.left_over,
         "segmented": stats.segmented,
+        "segments": stats.segments,
         "checksums_finished": stats.checksums_finished,
         "uplink_full": stats.uplink_full,
         "uplink_no_memory": stats.uplink_no_memory,

@@ -100,7 +100,7 @@ impl Finisher {
                 Ok(())
             }
             Work::Segments => {
-                let sent = self.send_segments(frame, put);
+                let sent = self.send_segments(frame, stats, put);
                 stats.segmented += u64::from(sent.is_ok());
                 sent
             }
@@ -157,6 +157,7 @@ impl Finisher {
     fn send_segments(
         &mut self,
         frame: &TxFrame<'_>,
+        stats: &mut TransmitStats,
         mut put: impl FnMut(&uplink::TxFrame<'_>, usize) -> Result<(), SendError>,
     ) -> Result<(), FinishError> {
         let misfit = |_: GsoError| FinishError::Misfit;
@@ -171,6 +172,7 @@ impl Finisher {
                 .map_err(misfit)?;
             let segment = self.scratch.get(..len).unwrap_or_default();
             put(&finished(segment), len)?;
+            stats.segments += 1;
             self.segments_sent += 1;
             self.turn_segments -= 1;
         }

@@ -81,6 +81,8 @@ pub struct TransmitStats {
     pub left_over: u64,
     /// Packets cut into their segments because the uplink cannot.
     pub segmented: u64,
+    /// Frames that such packets became, which the uplink took.
+    pub segments: u64,
     /// Checksums finished because the uplink cannot.
     pub checksums_finished: u64,
     /// Times the uplink had no room.

@@ -350,4 +350,9 @@ fn tx_3_a_turn_makes_so_many_segments_and_the_rest_follows() {
     let payload = frames.iter().take(3000).map(|frame| frame[54]);
     assert!(payload.eq(built.bytes[54..].iter().copied()));
     assert_eq!(numbers(&frames[3000..]), [0]);
+    let stats = rig.tx_stats();
+    assert_eq!(
+        (stats.frames, stats.segmented, stats.segments),
+        (2, 1, 3000)
+    );
 }
