@@ -5,12 +5,12 @@
 
 use std::process::Command;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use vhost_user_gro::sys::{XdpShape, XdpSocket, xdp_socket};
 use vhost_user_gro::uplink::af_packet::{AfPacket, AfPacketConfig};
-use vhost_user_gro::uplink::af_xdp::{AfXdp, AfXdpConfig, Mode};
+use vhost_user_gro::uplink::af_xdp::{AfXdp, AfXdpConfig, AfXdpError, Mode};
 use vhost_user_gro::uplink::{FramePool, RecvEnd, RxFrame, Uplink, UplinkQueue};
 use vhost_user_gro::wire::VnetHdr;
 
@@ -33,9 +33,21 @@ pub(crate) fn config(mode: Mode) -> AfXdpConfig {
     }
 }
 
+/// A program that is to have gone may be there for a moment: a process that another test starts has
+/// all descriptors until it runs its own program.
 pub(crate) fn attach(config: AfXdpConfig) -> Box<dyn UplinkQueue> {
-    let mut uplink = AfXdp::open("uplink", 1, config).expect("root may attach to interfaces");
-    uplink.take_queues().remove(0)
+    let start = Instant::now();
+    loop {
+        match AfXdp::open("uplink", 1, config.clone()) {
+            Ok(mut uplink) => return uplink.take_queues().remove(0),
+            Err(AfXdpError::OtherProgram { .. })
+                if start.elapsed() < Duration::from_millis(PATIENCE_MS) =>
+            {
+                std::thread::yield_now();
+            }
+            Err(error) => panic!("root may attach to interfaces: {error}"),
+        }
+    }
 }
 
 pub(crate) fn attach_wire() -> Box<dyn UplinkQueue> {
