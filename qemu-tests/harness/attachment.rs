@@ -230,10 +230,13 @@ impl Passed {
         }
     }
 
-    /// An end of a pair counts as sent what the other end has received.
+    /// An end of a pair counts as sent what the other end has received. With XDP it asks the other
+    /// end, and knows nothing once that has gone.
+    ///
+    /// Source: `veth_get_stats64` in `drivers/net/veth.c`.
     fn through_interface(interface: InterfaceCounters, port: InterfaceCounters) -> Self {
         Passed {
-            to_daemon: port.tx_packets,
+            to_daemon: port.tx_packets.max(interface.rx_packets),
             dropped: port.tx_dropped,
             from_daemon: interface.tx_packets,
             refused: interface.tx_dropped,

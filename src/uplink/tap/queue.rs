@@ -29,7 +29,7 @@ const DISCARD_MAX: usize = 4096;
 /// give `EIO` and `EPOLLOUT` is not reported.
 ///
 /// Source: `drivers/net/tun.c`, `tun_chr_poll`, `tun_detach_all`. A queue that was opened by name
-/// then goes on with the next device of that name ([`Follower`]).
+/// then goes on with the next device of that name (`Follower`).
 ///
 /// The kernel spreads frames over all attached queues by flow, whether or not anybody reads them.
 /// So a queue without a reader is detached; all but the first, which is there while no guest is.
