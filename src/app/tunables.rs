@@ -25,7 +25,7 @@ pub struct Tunables {
 
     /// Polls without a frame before the host's readiness is watched again, 0 to 2147483647.
     #[arg(long, value_name = "POLLS", allow_negative_numbers = true, value_parser = number(NapiConfig::NAPI_DEFER_HARD_IRQS, "polls"),
-        default_value = "1", help_heading = "Merging and polling")]
+        default_value = "0", help_heading = "Merging and polling")]
     pub napi_defer_hard_irqs: u32,
 
     /// Frames read in one poll, 1 to 64.

@@ -16,10 +16,11 @@ pub struct NapiConfig {
     /// Source: `gro_flush_timeout`; the default is the one of `netdev_sw_irq_coalesce_default_on`.
     pub gro_flush_timeout: Duration,
     /// Empty polls after one with work before the source is unmasked. Has no effect with a
-    /// `gro_flush_timeout` of zero. Default 1.
+    /// `gro_flush_timeout` of zero. Default 0: each deferral is a sleep with a timer, which costs more
+    /// than the wake-ups that it saves, and delays the next frame. (Linux' software devices have 1,
+    /// `netdev_sw_irq_coalesce_default_on`; its timer runs in the interrupt.)
     ///
-    /// Source: `napi_defer_hard_irqs`; the default is the one of
-    /// `netdev_sw_irq_coalesce_default_on`.
+    /// Source: `napi_defer_hard_irqs`.
     pub napi_defer_hard_irqs: u32,
     /// Frames after which a worker looks at other events although its contexts have more.
     /// At least `budget`. Default 300.
@@ -73,7 +74,7 @@ impl Default for NapiConfig {
         Self {
             budget: 64,
             gro_flush_timeout: Duration::from_micros(20),
-            napi_defer_hard_irqs: 1,
+            napi_defer_hard_irqs: 0,
             round_budget: 300,
             round_usecs: Duration::from_millis(2),
         }

@@ -269,12 +269,12 @@ fn a_timer_before_its_time_does_nothing() {
 }
 
 #[test]
-fn defaults_are_those_of_a_software_device() {
+fn a_default_context_holds_for_its_timeout_and_defers_nothing() {
     let mut napi = Napi::new(NapiConfig::default());
     assert_eq!(napi.budget(), 64);
     assert_eq!(
         turn(&mut napi, at(0), 1, Some(at(0))),
-        (FlushPlan::Expired(T), wait(false, Some(at(20))))
+        (FlushPlan::Expired(T), wait(true, Some(at(20))))
     );
 }
 

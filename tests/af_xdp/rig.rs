@@ -5,10 +5,10 @@
 
 use std::process::Command;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use vhost_user_gro::sys::{XdpShape, XdpSocket, xdp_socket};
+use vhost_user_gro::sys::{XdpShape, XdpSocket, clock, xdp_socket};
 use vhost_user_gro::uplink::af_packet::{AfPacket, AfPacketConfig};
 use vhost_user_gro::uplink::af_xdp::{AfXdp, AfXdpConfig, AfXdpError, Mode};
 use vhost_user_gro::uplink::{FramePool, RecvEnd, RxFrame, Uplink, UplinkQueue};
@@ -36,12 +36,12 @@ pub(crate) fn config(mode: Mode) -> AfXdpConfig {
 /// A program that is to have gone may be there for a moment: a process that another test starts has
 /// all descriptors until it runs its own program.
 pub(crate) fn attach(config: AfXdpConfig) -> Box<dyn UplinkQueue> {
-    let start = Instant::now();
+    let start = clock::now();
     loop {
         match AfXdp::open("uplink", 1, config.clone()) {
             Ok(mut uplink) => return uplink.take_queues().remove(0),
             Err(AfXdpError::OtherProgram { .. })
-                if start.elapsed() < Duration::from_millis(PATIENCE_MS) =>
+                if clock::now() - start < Duration::from_millis(PATIENCE_MS) =>
             {
                 std::thread::yield_now();
             }
