@@ -77,7 +77,8 @@ pub struct TransmitStats {
     pub bulks: u64,
     /// Of these, those that ended before the ring was empty.
     pub bulks_ended: BulksEnded,
-    /// Frames of a bulk that the uplink had no room for, each time that they had to be kept.
+    /// Frames of a bulk that were kept, each time: the uplink had no room for them, or the turn had
+    /// made all the segments that it may.
     pub left_over: u64,
     /// Packets cut into their segments because the uplink cannot.
     pub segmented: u64,

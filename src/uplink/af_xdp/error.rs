@@ -22,7 +22,7 @@ pub enum AfXdpError {
         source: io::Error,
     },
     /// The kernel was built without XDP sockets or is too old for them.
-    #[error("the kernel has no XDP sockets as needed (CONFIG_XDP_SOCKETS, Linux 5.9)")]
+    #[error("the kernel has no XDP sockets as needed (CONFIG_XDP_SOCKETS)")]
     NotInKernel(#[source] io::Error),
     /// There is no such interface.
     #[error("interface {name} does not exist: create it first")]
